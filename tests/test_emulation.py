@@ -21,7 +21,7 @@ from benchmarks.emulation import Mount, Shared
 
 import penstock
 from penstock import limits
-from penstock.loader.batch_reader import BatchReader
+from penstock.loader.batch import BatchReader
 from tests import ROOT
 
 MIB = 1 << 20

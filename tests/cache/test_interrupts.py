@@ -16,7 +16,8 @@ import pytest
 import penstock
 from penstock.cache import disk as disk_tier
 from penstock.cache import engine, join, shared_memory
-from penstock.loader import engine_source, epoch, step_reader, ticket_router
+from penstock.loader import epoch, step_reader, ticket_router
+from penstock.loader import sources as engine_source
 from tests.interrupts import interrupt
 
 _modules = (

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.errors import CollateError
-from penstock.loader.batch_reader import BatchReader
+from penstock.loader.batch import BatchReader
 from penstock.loader.decode import DecodeJob
 
 

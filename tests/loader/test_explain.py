@@ -19,8 +19,9 @@ from penstock.budget import Budget
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import ReadMethod
 from penstock.extent import Files
-from penstock.loader import engine_source, epoch
+from penstock.loader import epoch
 from penstock.loader import loader as loaders
+from penstock.loader import sources as engine_source
 from penstock.loader.epoch import record_epoch
 from penstock.loader.explain import (
     PARTS,

@@ -19,7 +19,7 @@ from penstock.engine import Arena
 from penstock.index.codecs import RECENT
 from penstock.index.sidecar import read_sidecar
 from penstock.limits import MIB
-from penstock.loader.batch_reader import BatchReader
+from penstock.loader.batch import BatchReader
 from penstock.loader.loader import Loader
 from tests.cache.test_cache import Gathering
 from tests.index.formats.containers import CONTAINERS

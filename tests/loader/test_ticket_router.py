@@ -13,7 +13,8 @@ import pytest
 
 import penstock
 from penstock.engine.protocol import Completion, Failure
-from penstock.loader import decode, engine_source, epoch, step_reader, ticket_router
+from penstock.loader import decode, epoch, step_reader, ticket_router
+from penstock.loader import sources as engine_source
 from penstock.loader.ticket_router import TicketRouter
 from tests.interrupts import interrupt
 from tests.slices import first

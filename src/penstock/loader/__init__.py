@@ -17,23 +17,21 @@ from ..dataset import takes_views
 from ..plan import LengthCost, fit_cost
 from .auto_shuffle import AutoShuffle, choose_shuffle, describe_choice, record_choice
 from .balancing import Balanced, Balancing, balance_costs, name_assignment
-from .batch import Batch, choose_readahead
-from .batch_reader import BatchReader
+from .batch import Batch, BatchReader, choose_readahead
 from .batch_tasks import BatchTask, EpochTasks, SamplerTasks, identify_data
-from .collate import Arrays, Leaves
+from .collate import Arrays, Leaves, Pad, pad
+from .decode import LoadedStep, RowDecode, RowReader, RowWriter
 from .epoch import DeviceTransfer, EpochIterator, FunctionTransfer, OpenEpoch
 from .explain import DecodeGain, Explanation, Setup, explain_run
 from .loader import Loader
 from .metrics import Endpoint, serve, serve_if_configured, trace
-from .padding import Pad, pad
 from .peer_check import compare_samples, find_ids
 from .reweighing import Reweighing
-from .row_decode import LoadedStep, RowDecode, RowReader, RowWriter
 from .sampler import StepSampler
+from .sources import InlineSource, WorkerSource
 from .step_reader import ReadResources, StepReader
 from .ticket_router import TicketRouter
 from .worker_processes import WorkerProcesses
-from .worker_source import InlineSource, WorkerSource
 from .workers import InlineWorkers, Workers, WorkerThreads
 
 __all__ = [

@@ -37,14 +37,13 @@ from .auto_shuffle import AutoShuffle
 from .balancing import Balanced, balance_costs, name_assignment
 from .batch import choose_readahead
 from .collate import Arrays, Leaves
-from .decode import Collate, DecodeThreads
-from .engine_source import ArraySource, DecodeSource, Decoding
+from .decode import Collate, DecodedCounts, DecodeThreads, RowDecode, RowReader
 from .epoch import DeviceTransfer, EpochIterator, OpenEpoch, record_epoch
 from .explain import Explanation, describe_setup, explain_run
 from .metrics import serve_if_configured
 from .reweighing import Reweighing
-from .row_decode import DecodedCounts, RowDecode, RowReader
 from .sampler import StepSampler
+from .sources import ArraySource, DecodeSource, Decoding
 from .step_reader import ReadResources, StepReader, Submit, make_fork_error
 from .ticket_router import TicketRouter
 

@@ -255,15 +255,15 @@ class WorkerThreads:
     """Workers in threads of this process. They never keep the interpreter from exiting."""
 
     def __init__(self, opening: Opening, workers: int) -> None:
-        self._desk = _Desk()
+        self._queue = _TaskQueue()
         self._workers = workers
         self._tickets = 0
         self.spent = WorkerTime()
-        stop = functools.partial(self._desk.stop, workers)
+        stop = functools.partial(self._queue.stop, workers)
         threads = [
             threading.Thread(
                 target=_work_in_thread,
-                args=(self._desk, opening, number),
+                args=(self._queue, opening, number),
                 name=f"penstock-worker-{number}",
                 daemon=True,
             )
@@ -275,25 +275,28 @@ class WorkerThreads:
         self._finalizer = weakref.finalize(self, stop)
 
     def submit(self, task: Any) -> int:
-        check_process(self._desk.pid)
+        check_process(self._queue.pid)
         if not self._finalizer.alive:
             raise UsageError("the workers were closed: begin another epoch")
         self._tickets += 1
-        self._desk.tasks.put((self._tickets - 1, task))
+        self._queue.waiting.put((self._tickets - 1, task))
         return self._tickets - 1
 
     def result(self, ticket: int, timeout_s: float | None = None) -> Any:
-        check_process(self._desk.pid)
-        desk, until_s = self._desk, math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while ticket not in desk.results and self._finalizer.alive:
+        check_process(self._queue.pid)
+        tasks, until_s = (
+            self._queue,
+            math.inf if timeout_s is None else time.monotonic() + timeout_s,
+        )
+        while ticket not in tasks.results and self._finalizer.alive:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 raise make_timeout_error(timeout_s)
-            desk.news.wait(left_s)
-        with desk.lock:
-            if ticket not in desk.results:
+            tasks.news.wait(left_s)
+        with tasks.lock:
+            if ticket not in tasks.results:
                 raise UsageError("the workers were closed: begin another epoch")
-            result, spent = desk.results.pop(ticket)
+            result, spent = tasks.results.pop(ticket)
         self.spent = self.spent.plus(spent)
         if isinstance(result, _Raised):
             try:
@@ -303,9 +306,9 @@ class WorkerThreads:
         return result
 
     def drop(self, ticket: int) -> None:
-        with self._desk.lock:
-            if self._desk.results.pop(ticket, None) is None:
-                self._desk.dropped.add(ticket)
+        with self._queue.lock:
+            if self._queue.results.pop(ticket, None) is None:
+                self._queue.dropped.add(ticket)
 
     def counters(self) -> dict[str, int]:
         return {}
@@ -320,12 +323,12 @@ class _Raised(NamedTuple):
     error: BaseException
 
 
-class _Desk:
+class _TaskQueue:
     """Exchange of tasks and results among threads; it does not refer to the threads' owner."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.tasks: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
+        self.waiting: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self.results: dict[int, tuple[Any, WorkerTime]] = {}
         self.dropped: set[int] = set()
         self.lock = threading.Lock()
@@ -336,28 +339,28 @@ class _Desk:
             return
         with contextlib.suppress(queue.Empty):
             while True:
-                self.tasks.get_nowait()
+                self.waiting.get_nowait()
         for _ in range(workers):
-            self.tasks.put(None)
+            self.waiting.put(None)
         self.news.send()
 
 
-def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
+def _work_in_thread(tasks: _TaskQueue, opening: Opening, number: int) -> None:
     fetch = TimedFetch(open_fetch(opening, number))
-    while (message := desk.tasks.get()) is not None:
+    while (message := tasks.waiting.get()) is not None:
         ticket, task = message
         result: Any = None
-        if ticket not in desk.dropped:
+        if ticket not in tasks.dropped:
             try:
                 result = fetch(task)
             except BaseException as error:  # SystemExit too: a caller waits for this result
                 result = _Raised(make_raisable(error))
-        with desk.lock:
-            if ticket in desk.dropped:
-                desk.dropped.remove(ticket)
+        with tasks.lock:
+            if ticket in tasks.dropped:
+                tasks.dropped.remove(ticket)
             else:
-                desk.results[ticket] = result, fetch.spent
-        desk.news.send()
+                tasks.results[ticket] = result, fetch.spent
+        tasks.news.send()
         del message, task, result  # the batch must not live until the next one comes
 
 
