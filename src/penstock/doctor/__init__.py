@@ -6,7 +6,7 @@ one binding, a *finding* a limit of the machine with its remedy, an *examination
 some data on this machine.
 
 The folder measures and advises; it changes nothing. It must not know the command line, pages or
-the benchmark, which present its values.
+the benchmark: they present its values.
 """
 
 from __future__ import annotations

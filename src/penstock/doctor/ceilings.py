@@ -1,6 +1,6 @@
 """Ceilings: the most that this machine and the storage of some data deliver, each measured alone.
 
-Every measurement takes a bounded time (`limits.ceiling_s`, and one operation that has begun),
+Every measurement takes a bounded time (`limits.ceiling_s`, and one operation that has started),
 works with the data's own files, and reports how it was made. A ceiling that cannot be measured
 is None.
 """
@@ -132,7 +132,7 @@ def estimate_demand(dataset: Dataset, choice: ReadMethod, decoded_bytes: float =
     chunks is assumed to be read chunk by chunk.
 
     choice:         how the engine reads.
-    decoded_bytes:  size of a decode function's result, which is copied into a batch.
+    decoded_bytes:  size of a decode function's result, copied into a batch.
     """
     index = dataset.index
     if index.count == 0:

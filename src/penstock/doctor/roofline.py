@@ -91,7 +91,7 @@ class Demand:
         return 1.0 if used is None else getattr(self, used)
 
     def scaled(self, factor: float) -> Demand:
-        """Return the demand of so many samples."""
+        """Return the demand of `factor` samples."""
         return Demand(**{name: factor * getattr(self, name) for name in _USES.values()})
 
     def cached(self, hit: float) -> Demand:
@@ -165,7 +165,7 @@ class Roofline:
         return None if compute is None else self.samples_per_s / compute.samples_per_s
 
     def as_json(self) -> dict[str, Any]:
-        """Return the form that records hold. headroom is None if it is infinite."""
+        """Return the form that records hold, with None for an infinite headroom."""
         return {
             "measured": self.measured,
             "ceilings": [asdict(ceiling) for ceiling in self.ceilings],

@@ -2,7 +2,7 @@
 
 Nouns: a `Loader` iterates over a `Dataset`: one walk is an epoch, and gives one `Batch` a step. A
 field of a batch is an array or `Ragged`. A `StepSampler` says which samples a rank has in each
-step. A `BatchTask` is one step's work for `Workers`, which run in the calling thread, in threads or
+step. A `BatchTask` is one step's work for `Workers` that run in the calling thread, in threads or
 in processes. `decode` is the user's function of a sample; a `RowDecode` takes many at a time. An
 `Explanation` says what bounds a run.
 

@@ -58,7 +58,7 @@ class AutoShuffle:
         self.record: dict[str, Any] = {}
 
     def resume_order(self, algorithm: str) -> Ordering | None:
-        """Return the order of a saved state, which decides."""
+        """Return the order of a saved state: the state decides."""
         parsed = parse_shuffle(algorithm)
         if parsed is None:
             return None

@@ -1,7 +1,7 @@
 """Balanced assignment in a loader: its options, the samples' costs, and a check that ranks agree.
 
 Ranks deal without messages, each for itself, so unequal costs would have one sample processed twice
-and another not at all. Ranks compare their costs when an epoch begins, before the first batch.
+and another not at all. Ranks compare their costs when an epoch starts, before the first batch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Balanced:
     locality:  with `cache`, 0..1 trades balance for locality: 0 looks at costs alone, 1 deals as
                assignment="local" does. Small values keep most of both: see docs/balance.md.
     gather:    function of a text that returns the texts of all ranks, by which they compare costs;
-               by default that of the process group.
+               by default the process group's.
     """
 
     width: int | None = None

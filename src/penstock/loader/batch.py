@@ -22,7 +22,7 @@ _marks = ("ids", "step", "epoch", "repeats")
 
 
 class Batch(dict[str, Any]):
-    """One rank's part of one step: a dict of its fields, which also says which samples they are.
+    """One rank's part of one step: a dict of its fields that also names its samples.
 
     ids:      uint64 (B,), sample numbers.
     epoch, step: position in the run.
@@ -31,7 +31,7 @@ class Batch(dict[str, Any]):
 
     Without `decode`, `batch["data"]` is a field: an array (B, L) of uint8, or (B, *shape) of the
     field's dtype if the format has one; `Ragged` if the samples differ in length. `batch["label"]`
-    is int64 (B,) if labels are known. With `decode` the fields are those of the dict that it, or
+    is int64 (B,) if labels are known. With `decode` the fields are the keys of the dict that it, or
     `collate`, returns. The memory belongs to the batch until the last view of it is gone. The
     loaders in `penstock.torch` give tensors, ids as int64.
 
@@ -173,10 +173,10 @@ _jax_knows = False
 
 
 def _register_with_jax() -> None:
-    """Tell jax, which is imported, that batches are trees of their fields.
+    """Register Batch as a JAX pytree of its fields.
 
     Ids, step and epoch are left out: as leaves they could not be sharded as the fields are, and as
-    constants they would make jit compile anew at each step.
+    constants they would make jit compile again at each step.
     """
     global _jax_knows
     tree_util: Any = sys.modules["jax.tree_util"]

@@ -57,7 +57,7 @@ class EpochTasks(Protocol):
         ...
 
     def begin(self) -> tuple[int, int]:
-        """Begin an epoch, and return its number and its first step."""
+        """Start an epoch, and return its number and its first step."""
         ...
 
     def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]:
@@ -80,7 +80,7 @@ class SamplerTasks:
     """Tasks of the samples that a sampler gives. The number of steps may differ between epochs, and
     may be unknown.
 
-    The sampler's `set_epoch`, if it has one, is called at the beginning of each epoch. An epoch
+    The sampler's `set_epoch`, if it has one, is called at the start of each epoch. An epoch
     that the user has set on the sampler is followed. A state continues exactly if the sampler
     gives the same samples again for the same epoch. A RandomSampler does not: it draws from a
     generator that has moved on.

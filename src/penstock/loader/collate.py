@@ -183,7 +183,7 @@ class _ObjectColumn:
 
 
 class _MappingColumn:
-    """A mapping of columns, which keeps its type if that can be built from a dict."""
+    """A mapping of columns; keeps its type if that can be built from a dict."""
 
     def __init__(self, kind: type, columns: dict[Any, LeafColumn], where: str) -> None:
         self._kind = kind

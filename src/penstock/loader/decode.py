@@ -162,7 +162,7 @@ class DecodeJob:
             self._finish()
 
     def fail(self, error: BaseException) -> None:
-        """End the job; rows not yet begun are not decoded."""
+        """End the job; rows not yet started are not decoded."""
         # Without the lock: destructors call this, in whatever a thread is doing.
         if not self._is_done:
             self._error = self._error or make_raisable(error)
@@ -176,7 +176,7 @@ class DecodeJob:
         return self._is_done
 
     def result(self) -> Any:
-        """Return the collated step, or raise the exception that ended the job, which has ended.
+        """Return the collated step, or raise the exception that ended the job. It must have ended.
 
         An exception is raised once: kept, it would be a cycle with the frames that it names.
         """
@@ -290,7 +290,7 @@ class DecodeThreads:
         self._throttle.adopt(cores)
 
     def submit(self, job: DecodeJob) -> None:
-        """Queue a job, which every thread that the cores can keep busy will join if it has rows for
+        """Queue a job. Every thread that the cores can keep busy joins it if it has rows for
         that many."""
         for _ in range(min(len(self._threads), job.chunks)):
             self._queue.put(job)
@@ -341,11 +341,11 @@ class LoadedStep:
     """The rows of a step, read and not yet decoded.
 
     fields:  from `build_fields`; those that are kept must be copied, because they are views of the
-             memory in which all bytes of the step lie.
+             memory that holds all bytes of the step.
     take:    gives memory for the batch.
     count:   counts what `Loader.stats()["decoded"]` says, and returns the count so far.
     cropped: whether the bytes are those that `RowReader.crop_reads` has chosen.
-    by_row:  draw random numbers by the row, not by the sample, which may come several times.
+    by_row:  draw random numbers by the row, not by the sample: a sample may come several times.
     """
 
     index: Index
@@ -366,7 +366,7 @@ class LoadedStep:
         return np.ascontiguousarray(self.planned.ids, np.uint64)
 
     def derive_keys(self) -> npt.NDArray[np.uint64]:
-        """Derive the key of each row's random numbers: in a mixture that of the sample's pass."""
+        """Derive the key of each row's random numbers: in a mixture from the sample's pass."""
         passes = self.planned.marks.get("pass")
         if passes is None:
             key = derive_epoch_key(self.seed, self.epoch)

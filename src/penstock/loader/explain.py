@@ -43,7 +43,7 @@ _saturated_share = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Configuration of a loader, which its counters do not show.
+    """Configuration of a loader, not shown by its counters.
 
     backend:         way of reading, as in `Loader.stats`; "workers" if workers read; "" before the
                      first read.
@@ -52,7 +52,7 @@ class Setup:
     gap_bytes:       bytes that take as long as one more read.
     bytes_per_s_max, cores_max: limits of the budget; None for no limit.
     leased:          True if a broker has limited the budget.
-    reads_per_s, bytes_per_s: measured rates of the storage; None if they were not measured.
+    reads_per_s, bytes_per_s: measured rates of the storage; None without a measurement.
     decode_threads:  0 without decode.
     cores:           processors that the process may use.
     ahead:           True if batches are made while the user computes.
@@ -223,7 +223,7 @@ def explain_run(
     since: Explanation | None = None,
     measure_gains: MeasureGains | None = None,
 ) -> Explanation:
-    """Explain what has bounded a run since an earlier explanation, or since its beginning.
+    """Explain what has bounded a run since an earlier explanation, or since its start.
 
     measure_gains:  called if decoding binds.
     """
@@ -280,7 +280,7 @@ def _split_waiting(counted: Counters, setup: Setup) -> tuple[float, float, float
 
 
 def _is_rate_used_up(counted: Counters, setup: Setup) -> bool:
-    """True if the budget's rate was used up, as far as the counters show."""
+    """True if the budget's rate was used up, by the counters."""
     if setup.bytes_per_s_max is None:
         return False
     busy_ns = counted.engine.get("busy_ns", counted.time_ns)

@@ -71,17 +71,17 @@ class Loader:
     decode:       function of a sample (a dict of its fields, as bytes or, where the format knows
                   dtype and shape, arrays; "__key__", "__id__" (its number), "__epoch__" and, where
                   known, "label"), called in `decode_threads` threads. Draw random numbers from
-                  `sample["__rng__"]`, which depends on seed, epoch and sample alone. The results
+                  `sample["__rng__"]`: it depends on seed, epoch and sample alone. The results
                   are collated as torch's default_collate would, into numpy arrays, or by `collate`,
                   a function of a list (of an empty one where a rank has no sample in the last step:
                   see `pad`).
-    rank, world_size: data-parallel coordinates; by default those of torch.distributed, of
+    rank, world_size: data-parallel coordinates; by default from torch.distributed, from
                   jax.distributed or of the launcher, looked up at first use.
     place:        instead of these, where several processes get the same batches: a torch
                   DeviceMesh, a jax Sharding of the batch, or a `penstock.Place`.
     data_axes:    axes of the mesh that split the batch; by default those that it has of
                   dp_replicate, dp_shard, dp, data and batch.
-    check_peers:  every so many steps the processes of one data coordinate compare which samples
+    check_peers:  steps after which the processes of a data coordinate compare which samples
                   they have: a difference is a UsageError on all of them. Takes a message each.
     global_batch_size: instead of batch_size * world_size; need not be divisible by world_size.
     batch_tokens: instead of these, the most tokens of a rank's batch, padding included, or
@@ -89,18 +89,18 @@ class Loader:
                   lengths; `len` counts the epoch's batches, `estimate_steps` does not.
     assignment:   "strided": within a step rank r has every world_size-th sample from the r-th on;
                   "contiguous": it has the r-th stretch, for reading in the order of storage;
-                  "local", with `cache`: as far as equal shares allow, those that its host keeps;
+                  "local", with `cache`: samples that its host keeps, within equal shares;
                   "balanced", or `penstock.Balanced(...)`: samples of about the same total cost as
                   the other ranks', by their lengths, for ranks that wait for each other.
     cache:        memory in which the hosts of the job keep the data between them, each sample once:
-                  see `penstock.Cache`. All ranks must begin to iterate.
+                  see `penstock.Cache`. All ranks must start to iterate.
     budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
 
     A `Batch` is yielded, a dict of fields with ids, step and epoch; where `decode` returns no dict,
     or `collate` makes none, the list or array that collation gives. An exception of `decode` is
     raised at its step, with a note that names the sample; the next call gives the next batch, as in
     torch. Raises UsageError for invalid arguments. While iterating, raises ChangedError,
-    MissingError or StorageError, which name file, offset and sample.
+    MissingError or StorageError: they name file, offset and sample.
     """
 
     leaves: Leaves = Arrays()  # of batches; the faces of frameworks have others
@@ -241,7 +241,7 @@ class Loader:
         return self._step_sampler.estimate_steps()
 
     def __iter__(self) -> EpochIterator:
-        """Return an iterator over an epoch, which its first `next` begins, or its `begin`.
+        """Return an iterator over an epoch. Its first `next` starts the epoch, or its `begin`.
 
         Until then nothing is read, and `set_epoch` and `load_state_dict` choose the epoch. Other
         iterators go on unchanged until dropped.
@@ -249,7 +249,7 @@ class Loader:
         return self.iterate()
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that is begun next. Without it epochs count up by themselves."""
+        """Choose the epoch that starts next. Without it epochs count up by themselves."""
         self.cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class Loader:
         return self.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the position of `state` with the epoch that is begun next, on any world size.
+        """Continue at the position of `state` with the next epoch, on any world size.
 
         Raises StateError if the state is of other data, another seed, order or global batch.
         """
@@ -274,21 +274,21 @@ class Loader:
         path: Path | None = None,
         gather: Gather | None = None,
     ) -> None:
-        """Weigh the samples anew, as `Dataset.weigh` does, from the epoch on that begins next.
+        """Weigh the samples again, as `Dataset.weigh` does, from the next epoch on.
 
         weights, columns:  see `Dataset.weigh`; an array has a weight for each `dataset[i]`.
         path:    file in which the first rank saves the weights, whole or not at all. States name
                  it, and a run that continues reads them there. Keep one file for each call that a
                  checkpoint may go back to.
-        gather:  function that returns the texts of all ranks for this rank's; by default that of
+        gather:  function that returns the texts of all ranks for this rank's; by default
                  the process group, as `Cache` finds it.
 
         All ranks have to call it between epochs, and with the same weights: they compare number,
-        epoch and digest, and a difference is a UsageError on all of them, which changes nothing.
-        An epoch draws as many samples as before. In a mixture, passes that have begun go on under
+        epoch and digest, and a difference is a UsageError on all of them and changes nothing.
+        An epoch draws as many samples as before. In a mixture, passes that have started go on under
         the new weights.
 
-        A state names the weights by number and digest. It holds those of up to 8,192 samples
+        A state names the weights by number and digest. It holds the weights of up to 8,192 samples
         itself. With neither these nor `path`, call this with the same weights before
         `load_state_dict`. UsageError in the middle of an epoch, for a curriculum, and with
         shuffle="auto".
@@ -420,7 +420,7 @@ class Loader:
         duration, the stall in `next`, and compute, the user's time between batches. It also has the
         bytes that this rank read from storage, and the bytes of its batches that came from memory,
         disk and peers. docs/simulator/recorded-run.md lists the keys. Raises UsageError if the
-        loader has not begun an epoch, or is closed.
+        loader has not started an epoch, or is closed.
         """
         if self._engine is None:
             raise UsageError("there is no run to record: iterate first, and ask before close()")
@@ -544,7 +544,7 @@ class Loader:
 
         finish:         makes of each batch what the user gets.
         timeout_s:      until a batch is given up: RuntimeError. None waits for ever.
-        open_transfer:  opens the way to a device, to which each batch begins to move a step early.
+        open_transfer:  opens the way to a device, to which each batch starts to move a step early.
         """
         return EpochIterator(
             partial(self._begin_epoch, timeout_s),
@@ -556,7 +556,7 @@ class Loader:
         )
 
     def _begin_epoch(self, timeout_s: float | None, iterator: EpochIterator) -> OpenEpoch:
-        """Begin an epoch, and reading with it, for an iterator."""
+        """Start an epoch and its reads for an iterator."""
         if self._engine is None and self._threads is None:
             self._pid = os.getpid()  # nothing has been started: this process may
         if os.getpid() != self._pid:
@@ -685,7 +685,7 @@ class Loader:
     def _join(self, place: Place) -> CacheMembership:
         """Return this rank's part of the cache, joined at first use.
 
-        It is joined anew if the world has changed since, because a process group was started after
+        It is joined again if the world has changed since, because a process group was started after
         the first epoch.
         """
         if self._membership is not None and not self._membership.holds(place):

@@ -98,7 +98,7 @@ def serve_if_configured(loader: Observed) -> None:
 
 
 class Endpoint:
-    """HTTP server in a thread of its own, for the loaders that were passed to `serve`."""
+    """HTTP server in its own thread, for the loaders that were passed to `serve`."""
 
     def __init__(self, host: str, port: int) -> None:
         from .prometheus import make_metrics_server  # prometheus-client is an extra

@@ -1,4 +1,4 @@
-"""Timeline of steps: a file of Chrome's trace events, which Perfetto shows.
+"""Timeline of steps: a file of Chrome's trace events for Perfetto.
 
 Events are written when a batch is handed over, in one write, so that the file holds whole events at
 any time. It is a JSON array without its end until the trace is closed; viewers accept that. Only

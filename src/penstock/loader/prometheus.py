@@ -62,7 +62,7 @@ _buckets = range(10, 43)
 class CounterCollector(Collector):
     """Counters of loaders as metrics; the label `loader` is the name of each.
 
-    read:  returns the counters as they stand, by name.
+    read:  returns the current counters, by name.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, Counters]]) -> None:
@@ -129,7 +129,7 @@ class _QuietHandler(WSGIRequestHandler):
 
 
 class MetricsServer(WSGIServer):
-    """Server of `limits.metrics_clients_max` clients at a time, each in a thread of its own and for
+    """Server of `limits.metrics_clients_max` clients at a time, each in its own thread and for
     at most `limits.metrics_client_s`.
 
     One client more ends the connection that is open longest: a client that asks nothing keeps no
@@ -191,7 +191,7 @@ class MetricsServer(WSGIServer):
             client.shutdown(socket.SHUT_RDWR)
 
     def serve_until_stopped(self) -> None:
-        """Serve clients, then end all that this began."""
+        """Serve clients, then end their threads."""
         while not self._stopped:
             self.handle_request()
             self.service_actions()

@@ -54,7 +54,7 @@ class StepSampler:
     assignment:        which rank has which samples of a step, see `Steps`.
                        "local" needs the locality that `begin` is given.
     place:             of this process; None detects it at first use.
-    check_peers:       the processes of one data coordinate compare every so many steps.
+    check_peers:       number of steps after which the processes of a data coordinate compare.
     fingerprint:       identity of the data.
     reweighing:        orders under weights that are handed in; None refuses these.
     commit:            of the data at its hub, if it comes from one.
@@ -124,7 +124,7 @@ class StepSampler:
         return self.count_steps(self._cursor_epoch)
 
     def count_steps(self, epoch: int) -> int:
-        """Count the steps of an epoch, as `len` does those of the run's."""
+        """Count the steps of an epoch; `len` counts the current one's."""
         return len(self.find_steps(epoch, whole=True))
 
     def estimate_steps(self) -> int:
@@ -152,8 +152,8 @@ class StepSampler:
     def find_steps(self, epoch: int, whole: bool = False) -> Steps:
         """Return the geometry of an epoch.
 
-        whole:  of packed rows, count all of them first. Else those of the first steps are counted,
-                and `Steps.extend` counts further.
+        whole:  of packed rows, count all of them first. Else only the rows of the first steps, and
+                `Steps.extend` counts further.
         """
         rows = self.find_rows(epoch)
         if rows is None:
@@ -248,7 +248,7 @@ class StepSampler:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Move to the position of `state`, on the ranks there are now.
 
-        The order becomes that of the state, if the order is a matter of choice. Raises StateError
+        The order becomes the state's, if the order is a matter of choice. Raises StateError
         if the state does not fit; nothing has changed then.
         """
         was = self._settled, self._order, self._cursor, self._resumed
@@ -291,7 +291,7 @@ class StepSampler:
         path: Path | None,
         gather: Gather | None,
     ) -> None:
-        """Weigh the samples anew from the epoch on that is begun next; see `Loader.set_weights`."""
+        """Weigh the samples again from the next epoch on; see `Loader.set_weights`."""
         cursor = self.cursor
         if cursor.begun or cursor.step:
             raise UsageError(
@@ -312,7 +312,7 @@ class StepSampler:
         self.cursor.set_epoch(epoch)
 
     def _resume_weights(self, record: Any) -> None:
-        """Take over the weights of a state, unless they are those of now."""
+        """Take over the weights of a state, unless they are the current ones."""
         now = None if self._weights is None else self._weights["digest"]
         if record is not None:
             is_record = isinstance(record, Mapping) and type(record.get("number")) is int
@@ -445,7 +445,7 @@ class StepSampler:
         return self.assignment == "local" or (balancing is not None and balancing.needs_locality)
 
     def begin(self, locality: Locality | None = None) -> tuple[int, int]:
-        """Begin an epoch on the ranks there are now. Returns the epoch and its first step.
+        """Start an epoch on the ranks there are now. Returns the epoch and its first step.
 
         locality:  if `needs_locality`: the nodes that keep samples, and the nodes of the ranks; the
                    same on every rank.

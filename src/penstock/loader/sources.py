@@ -103,7 +103,7 @@ LayOut = Callable[[Index, StepPlan, Buffer, Callable[[int], Buffer]], dict[str, 
 class Decoding:
     """The user's functions, and the threads that call them.
 
-    decode:  None if only fields are to be made of lines: a job is then that of a whole step.
+    decode:  None if lines are only parsed to fields: a job is then a whole step.
     sample:  a sample of the data, for the structure of a batch without any; called if needed.
     seed:    of the samples' random numbers.
     rows:    decoder of many rows at a time, in place of `decode`.
@@ -328,7 +328,7 @@ def _count_bytes(column: Any) -> int:
 class _JobMemory:
     """Memory that one job takes for its batch.
 
-    bytes:       of all; those of decompressed fields, which the arena does not lend, included.
+    bytes:       of all, also of decompressed fields, not lent by the arena.
     lent_bytes:  those that the arena has lent.
     """
 
@@ -359,7 +359,7 @@ _poll_s = 0.1  # how soon a waiting caller learns of more processors
 
 
 class WorkerSource:
-    """Source of the batches of `tasks`, which workers load.
+    """Source of the batches of `tasks`, loaded by workers.
 
     first:    step of the first task.
     ahead:    tasks that workers have beyond the batch that is asked for.

@@ -158,7 +158,7 @@ class StepReader:
             raise make_timeout_error(self._timeout_s)
 
     def hand_over(self) -> None:
-        """Give up the head, which has arrived."""
+        """Give up the head, after its arrival."""
         resources = self.resources
         with resources.router.lock:
             head = self.session.hand_over()

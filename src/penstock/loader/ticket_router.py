@@ -5,8 +5,8 @@ and the others sleep until it has delivered.
 
 Theory of operation. `lock` guards the tickets, and whatever receivers change when reports come.
 `_turn` is held by the thread that polls, only inside a `with`: no exception, and no interrupt
-between two instructions, can leave it taken. A thread that finds it taken appends a lock of its own
-to `_sleepers` and waits for that, which the polling thread releases after it has delivered. It also
+between two instructions, can leave it taken. A thread that finds it taken appends a new lock
+to `_sleepers` and waits for it; the polling thread releases it after it has delivered. It also
 stops waiting by itself after a while, so that a wake-up that an interrupt swallowed costs that
 while, and no more.
 """
@@ -54,7 +54,7 @@ class TicketRouter:
         return not self.tickets
 
     def add(self, receiver: Receiver) -> None:
-        """Add a receiver, which will expect tickets."""
+        """Add a receiver that will expect tickets."""
         with self.lock:
             self._receivers.add(receiver)
 

@@ -4,8 +4,8 @@ Theory of operation. Each worker has one socket to its parent. A task travels as
 that names a slot, a piece of memory without a name (memfd) that both have mapped. The worker
 pickles the result into the slot, large arrays beside the pickle, and answers with a message of a
 few bytes. A worker thus never waits for its parent to read, and no circle of waiting can arise. The
-parent gives out arrays that lie in the slot; when the last of them is gone, the slot is used again.
-A worker reads all messages before it begins a task, so that a drop or a stop overtakes the tasks
+parent gives out arrays in the slot; when the last of them is gone, the slot is used again.
+A worker reads all messages before it starts a task, so that a drop or a stop overtakes the tasks
 that wait. It ends when its parent ends, for any cause. Nothing of this has a name in any file
 system, so that nothing is left behind.
 """
@@ -52,7 +52,7 @@ class WorkerProcesses:
     """Workers in processes. They are started once and live until `close`, the end of this object
     or the end of the parent.
 
-    A worker that ends by itself makes `result` raise WorkerError, which names its pid; all workers
+    A worker that ends by itself makes `result` raise WorkerError with its pid; all workers
     are then ended. `close` lets a worker go on with its task for half a second and then kills it.
     """
 

@@ -35,7 +35,7 @@ Opening = Callable[[int], Fetch]
 class WorkerTime(NamedTuple):
     """Time that fetching took in the worker.
 
-    busy_ns:   from beginning to end.
+    busy_ns:   from start to end.
     cpu_ns:    part of it on a processor.
     ready_ns:  part of it ready for a processor that others had. The rest of busy_ns was waiting for
                something else, such as storage.
@@ -136,7 +136,7 @@ class Workers(Protocol):
 
 
 class ResultsAhead:
-    """Iterator over the results of tasks, which submits `ahead` of them in advance. Results come in
+    """Iterator over the results of tasks; submits `ahead` tasks in advance. Results come in
     the order of the tasks. An exception of `tasks` comes after the results of those before it, and
     ends the iterator.
 
@@ -229,7 +229,7 @@ class InlineWorkers:
         return result
 
     def fetch(self, task: Any) -> tuple[Any, WorkerTime]:
-        """Return the result of a task, and its time, which `spent` does not count."""
+        """Return the result of a task and its time, not counted by `spent`."""
         try:
             if self._fetch is None:
                 self._fetch = TimedFetch(self._opening(0))

@@ -1,7 +1,7 @@
-"""The layout of a batch: where each field of each sample of a step lies in the step's buffer. Pure.
+"""The layout of a batch: the place of each sample's fields in the step's buffer. Pure.
 
-The fields lie one after the other. A field's rows are its samples, end to end, in the order of the
-batch; or, if it is compressed in chunks of several samples, the chunks that hold them, each once.
+The fields are stored one after the other. A field's rows are its samples, end to end, in the order
+of the batch; or, if it is compressed in chunks of several samples, the chunks that hold them, once.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class FieldChunks(NamedTuple):
     base:    first byte.
     bounds:  int64 (chunks+1,), chunk i is bytes base + bounds[i]:bounds[i+1].
     number:  int64 (chunks,), numbers of the chunks, ascending.
-    chunk:   int64 (samples,), which of these chunks holds the sample.
-    row:     int64 (samples,), the place of the sample among those of its chunk.
+    chunk:   int64 (samples,), the one of these chunks that holds the sample.
+    row:     int64 (samples,), the place of the sample in its chunk.
     """
 
     base: int
@@ -199,7 +199,7 @@ def _place_rows(index: StepSource, number: int, ids: Ids, bounds: Int, base: Int
 
 
 def _sum_pieces(length: Int, pieces: Int) -> Int:
-    """Return the bytes of rows of so many extents each."""
+    """Return the bytes of rows of `pieces` extents each."""
     ends = np.zeros(len(length) + 1, np.int64)
     np.cumsum(length, out=ends[1:])
     last = np.cumsum(pieces)
@@ -231,8 +231,8 @@ def _place_chunks(
 def _pack_rows(lengths: Int, bounds: Int, unit: int = 1) -> tuple[Int, list[Int], Int]:
     """Pack the rows of each step end to end.
 
-    Returns the first byte of each row; for each step where its rows begin, and the end, in units of
-    so many bytes; and the bytes of each step.
+    Returns the first byte of each row; for each step where its rows start, and the end, in `unit`s
+    of bytes; and the bytes of each step.
     """
     ends = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
@@ -261,7 +261,7 @@ def _sort_by_step(placed: list[Placed]) -> Placed:
 def place_pieces(
     extents: Extents, pieces: Int, target: Int, step_of: npt.NDArray[np.uint32]
 ) -> tuple[Int, npt.NDArray[np.uint32]]:
-    """Return destination and step of each piece of rows. A row's pieces lie end to end."""
+    """Return destination and step of each piece of rows. A row's pieces are stored end to end."""
     starts = np.cumsum(extents.length) - extents.length  # of each piece, if all lay end to end
     first = np.cumsum(pieces) - pieces
     filled = pieces > 0

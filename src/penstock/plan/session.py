@@ -12,7 +12,7 @@ Theory of operation. A step goes through
 yields them group by group; the driver submits their requests. `record_arrival(step)` records that a
 step's own requests have completed. A step is in place when it and all steps before it have arrived
 (`step < reached`): a merged read belongs to the earliest step that wants it, so a step may depend
-on earlier ones, never on later ones. `hand_over()` takes the head, which must be in place.
+on earlier ones, never on later ones. `hand_over()` takes the head, once it is in place.
 
 Invariants: steps are handed in order, each once; the bytes requested and not yet handed stay within
 `readahead_bytes` (one group is always admitted, or nothing would move, and a group larger than that
@@ -35,7 +35,7 @@ class Session:
     """The walk of `rank` through the steps from `first_step` on.
 
     gap_bytes: see `plan_steps`; None if reads are not worth merging.
-    row_bytes: mean bytes of a row of a batch; by default those of a sample.
+    row_bytes: mean bytes of a row of a batch; by default a sample's.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Session:
             self.reached += 1
 
     def hand_over(self) -> StepPlan:
-        """Take the head, which must be in place."""
+        """Take the head, once it is in place."""
         head = self.requested.popleft()
         assert head.step < self.reached, "the head is not in place"
         self._requested_bytes -= head.layout.bytes

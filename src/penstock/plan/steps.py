@@ -36,9 +36,9 @@ class Steps:
     Step k holds the positions [k * global_batch, (k+1) * global_batch). `assignment` deals them:
 
     strided     a rank has every world_size-th position, as torch's DistributedSampler deals.
-    contiguous  each rank has one stretch of the step, one after the other. If the order is that of
-                storage, each rank then reads contiguous pieces.
-    local       a rank has samples that its node keeps, as far as shares allow, by `locality`.
+    contiguous  each rank has one stretch of the step, one after the other. If the order is
+                storage's, each rank then reads contiguous pieces.
+    local       a rank has samples that its node keeps, within equal shares, by `locality`.
     balanced    ranks have samples of about the same total cost, by `balance`.
 
     The rank that has a sample changes no global batch.
@@ -47,7 +47,7 @@ class Steps:
     most one (and may be empty), or filled up to equal shares from the head of the epoch (`pad`).
     Every rank has the same number of steps.
 
-    Of packed rows, which are counted as an epoch goes on, `count` is the number that is known, and
+    Packed rows are counted as an epoch goes on: `count` is the number that is known, and
     `counter` knows more: see `extend`.
     """
 
@@ -116,7 +116,7 @@ class Steps:
         return -(-self.count // self.global_batch)
 
     def extend(self, stop: int) -> Steps:
-        """Return the geometry that knows the steps before `stop`, as far as there are such."""
+        """Return the geometry that knows the steps before `stop`, or all if there are fewer."""
         rows = stop * self.global_batch
         if self.counter is None or rows <= self.count:
             return self
@@ -157,7 +157,7 @@ class Steps:
     ) -> tuple[Ids, Int, int]:
         """Return the positions of one rank in the steps [first, last).
 
-        order:  of the epoch; needed by local and balanced assignment, which depend on the samples.
+        order:  of the epoch; needed by local and balanced assignment: they depend on the samples.
 
         Returns the positions, the boundaries of the steps within them (last - first + 1), and the
         number of repeats at the end that fill a padded step.
@@ -198,7 +198,7 @@ class Steps:
     def ranks(self, positions: Int) -> Int:
         """Return the rank that has each position of an epoch, int64; -1 if it is left out.
 
-        Not for local and balanced assignment, which depend on the samples. The repeats that fill a
+        Not for local and balanced assignment: they depend on the samples. The repeats that fill a
         padded step are left out.
         """
         assert self.deals_by_place, "the assignment depends on the samples, not on positions"
@@ -293,7 +293,7 @@ def plan_steps(
 
     With `gap_bytes` the window's extents are sorted by file and offset. Neighbours no further apart
     than that are read together, by the earliest step that needs one of them, and the window is one
-    group. With None each step requests its samples in batch order and is a group of its own.
+    group. With None each step requests its samples in batch order and is its own group.
 
     Sorted, the reads of all ranks go through the same files in the same order. So rank r of N
     begins r/N of the way through them, so that the ranks do not queue at one file, or server, after
@@ -339,7 +339,7 @@ def _plan_rows(
 
 
 def cut_marks(marks: Marks, slices: list[slice]) -> list[Marks]:
-    """Cut the columns of marks into those of each step."""
+    """Cut the columns of marks by step."""
     return [{name: column[rows] for name, column in marks.items()} for rows in slices]
 
 

@@ -138,7 +138,7 @@ class DeviceLoader:
         return self._resident
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that is begun next. Without it epochs count up by themselves."""
+        """Choose the epoch that starts next. Without it epochs count up by themselves."""
         self._step_sampler.cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:

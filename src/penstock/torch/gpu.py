@@ -147,7 +147,7 @@ def is_available(device: torch.device) -> bool:
 
 
 def _find_kernels(device: torch.device) -> ModuleType | None:
-    """Return the kernels for the device; None for the CPU, where the compiled core runs."""
+    """Return the kernels for the device; on the CPU the compiled core runs: None."""
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET", "0") in ("", "0"):
         return None
     if device.type not in ("cpu", "cuda"):

@@ -2,7 +2,7 @@
 
     from penstock.torch import DataLoader
 
-It takes a penstock dataset, which penstock also reads, or any map-style torch dataset. Then it
+It takes a penstock dataset (penstock reads it too), or any map-style torch dataset. Then it
 takes over order, ranks, workers and state, and the dataset does its own reading.
 """
 
@@ -113,7 +113,7 @@ class DataLoader:
       workers, ranks or resuming. With a sampler or `__getitems__`, and for `collate_fn`, it is from
       (seed, epoch, step, rank). A generator that no item draws from costs nothing; torch's costs 5,
       numpy's 6 and `random`'s 11 us an item. `decode` in worker processes is seeded likewise; in
-      threads, which share generators, draw from `sample["__rng__"]`.
+      threads share generators: draw from `sample["__rng__"]`.
     - Workers are started once and serve all epochs and iterators, with `persistent_workers` or
       without: what is changed on the dataset afterwards reaches them after `close`.
     - Iterators are independent of each other. Batches always come `in_order`. After an exception
@@ -138,12 +138,12 @@ class DataLoader:
     workers:      "auto", "threads" or "processes"; processes read and decode whole batches.
     sampler, batch_sampler:  decide the samples in place of the order, and are not divided among
                   ranks: give a DistributedSampler. State then counts steps, and resuming skips
-                  them, which is exact if the sampler repeats its sequence after `set_epoch`. Where
+                  them. That is exact if the sampler repeats its sequence after `set_epoch`. Where
                   it exists it is called for every epoch, and an epoch set on the sampler itself is
                   followed. A RandomSampler has none, and is not resumed exactly.
     timeout:      seconds until a batch of the workers is given up: RuntimeError.
     device:       "cuda", "cuda:1", ...: batches are handed over on that GPU, and while you compute
-                  with one, the next is copied there, from pinned memory on a stream of its own. All
+                  with one, the next is copied there, from pinned memory on its own stream. All
                   tensors are on the device, ids too; strings and other values stay as they are.
                   "cpu": as without it. See docs/gpu.md, also for CUDA graphs.
     rank, world_size, place, data_axes, check_peers, global_batch_size, batch_tokens, assignment,
@@ -312,7 +312,7 @@ class DataLoader:
         return len(self._epochs)
 
     def __iter__(self) -> EpochIterator:
-        """Return an iterator over an epoch, which its first `next` begins, or its `begin`.
+        """Return an iterator over an epoch, started by its first `next` or its `begin`.
 
         Until then nothing is read, no worker is started, and `set_epoch` and `load_state_dict`
         choose the epoch. Other iterators go on unchanged until dropped.
@@ -338,7 +338,7 @@ class DataLoader:
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that is begun next. Without it epochs count up by themselves."""
+        """Choose the epoch that starts next. Without it epochs count up by themselves."""
         self._epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -367,13 +367,13 @@ class DataLoader:
         return len(self)
 
     def state_at(self, epoch: int, step: int) -> dict[str, Any]:
-        """Return the state at the beginning of a step, as `state_dict` gives it there."""
+        """Return the state at the start of a step, as `state_dict` gives it there."""
         if isinstance(self._epochs, StepSampler):
             return self._epochs.state_at(epoch, step)
         return self._epochs.cursor.state() | {"epoch": epoch, "step": step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the position of `state` with the epoch that is begun next.
+        """Continue at the position of `state` with the next epoch.
 
         Raises StateError if the state is of other data, another seed, order or global batch.
         """
@@ -388,7 +388,7 @@ class DataLoader:
         path: Path | None = None,
         gather: Gather | None = None,
     ) -> None:
-        """Weigh the samples anew from the epoch on that begins next; see `Loader.set_weights`."""
+        """Weigh the samples again from the next epoch on; see `Loader.set_weights`."""
         if not isinstance(self._epochs, StepSampler):
             raise UsageError("the sampler decides what is drawn: tell it the weights")
         self._epochs.set_weights(weights, columns, path, gather)

@@ -95,7 +95,7 @@ class SampleSeeds:
     def make_batch(self, task: BatchTask, function: Callable[[BatchTask], _Value]) -> _Value:
         """Call the function that makes a batch, with the generators prepared for it.
 
-        A process that has a state of its own gets it back afterwards.
+        A process with its own state gets it back afterwards.
         """
         if not self._is_alone:
             return function(task)

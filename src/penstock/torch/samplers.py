@@ -43,7 +43,7 @@ class EpochSampler(Sampler[int]):
             yield from numbers.tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the loader begins next."""
+        """Choose the epoch that the loader starts next."""
         self._step_sampler.cursor.set_epoch(epoch)
 
 

@@ -101,17 +101,17 @@ class StepBatches(torch.utils.data.Dataset[Any]):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that is begun next, as a trainer counts.
+        """Choose the epoch that starts next, as a trainer counts.
 
         The epoch that it names first after a restore is the restored one, whatever its number: a
-        trainer that was started anew counts from 0.
+        trainer that was started again counts from 0.
         """
         if self._is_restored:
             self._epochs_before, self._is_restored = self.loader.epoch - epoch, False
         self._move(epoch + self._epochs_before)
 
     def choose_epoch(self, epoch: int) -> None:
-        """Choose the epoch that is begun next, counted from the first of the run."""
+        """Choose the epoch that starts next, counted from the first of the run."""
         self._epochs_before, self._is_restored = 0, False
         self._move(epoch)
 
@@ -132,7 +132,7 @@ class StepBatches(torch.utils.data.Dataset[Any]):
         self._epochs_before, self._is_restored = 0, True
 
     def next_numbers(self) -> Iterator[StepNumber]:
-        """Generate the numbers of the epoch that is begun next, from its first step."""
+        """Generate the numbers of the next epoch, from its first step."""
         cursor, ranks = self.loader.cursor, self.loader.place.world_size
         epoch, first = cursor.next_epoch, 0 if cursor.begun else cursor.step
         self._first = (epoch, first) if first else None
@@ -177,7 +177,7 @@ class StepBatches(torch.utils.data.Dataset[Any]):
                 )
 
     def _list_prepared(self) -> list[Any]:
-        """List accelerate's loaders that iterate over these batches, the last begun last."""
+        """List accelerate's loaders that iterate over these batches, the last started last."""
         states = sys.modules.get("accelerate.state")
         loaders = [] if states is None else states.GradientState().dataloader_references
         return [loader for loader in loaders if loader is not None and loader.dataset is self]
@@ -221,7 +221,7 @@ class StepSequence(BatchSampler):
             yield [number]
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that is begun next, as a trainer counts."""
+        """Choose the epoch that starts next, as a trainer counts."""
         self._batches.set_epoch(epoch)
 
 
@@ -233,7 +233,7 @@ def _take_only(batches: list[Any]) -> Any:
 class StepLoader(torch.utils.data.DataLoader[Any]):
     """The batches of `penstock.torch.DataLoader`, as a DataLoader of torch's own class.
 
-    For accelerate, transformers' Trainer, TRL, and whatever else makes a loader of its own out of
+    For accelerate, transformers' Trainer, TRL, and whatever else makes another loader out of
     a torch DataLoader, and deals batches to W processes: each gets the batches of its rank, exactly
     as from `DataLoader`, and skipping batches (`skip_first_batches`, a resumed Trainer) is a seek
     that reads nothing. Takes the arguments of `DataLoader`; `batch_size` is one process's, and
@@ -274,7 +274,7 @@ class StepLoader(torch.utils.data.DataLoader[Any]):
         return map(self.steps.__getitem__, self.steps.next_numbers())
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that is begun next.
+        """Choose the epoch that starts next.
 
         Without it epochs count up by themselves, or as the trainer counts: accelerate names an
         epoch again whose walk was not taken to its end.
@@ -289,7 +289,7 @@ class StepLoader(torch.utils.data.DataLoader[Any]):
         return self.steps.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the position of `state` with the epoch that is begun next.
+        """Continue at the position of `state` with the next epoch.
 
         The epoch that a trainer names first after that is this one, whatever its number.
         """

@@ -1,4 +1,4 @@
-"""Reading of a batch inside a worker, in a thread or in a process of its own."""
+"""Reading of a batch inside a worker, in a thread or a process."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class KerasData(keras.utils.PyDataset):
     loader:  gives (x, y), (x, y, weights) or dicts, as its `decode` makes them.
 
     Batches come in the order of the loader, whatever `shuffle` is in `fit`. Each epoch of Keras is
-    one of the loader; a walk that Keras drops before its end is begun again, because Keras looks
+    one of the loader; a walk that Keras drops before its end starts again, because Keras looks
     at the first batches of a model that is not built. A run is resumed by epoch: save
     `loader.state_dict()` at the end of an epoch, and load it before `fit(initial_epoch=...)`.
     Raises UsageError for a loader within an epoch.

@@ -16,7 +16,7 @@ class MegatronBatches:
     """Batches of all epochs of a loader, one after the other.
 
     Megatron calls `next` and, on one process of each data-parallel rank, `save_state`. Each batch
-    has memory of its own for as long as it is held: the rerun machine may replay it.
+    has its own memory for as long as it is held: the rerun machine may replay it.
     """
 
     def __init__(self, loader: EpochLoader) -> None:

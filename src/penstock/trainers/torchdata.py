@@ -23,7 +23,7 @@ class LoaderNode(nodes.BaseNode[Any]):
         self._batches: Any = iter(())
 
     def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
-        """Begin the next epoch, or continue at a state."""
+        """Start the next epoch, or continue at a state."""
         super().reset(initial_state)
         if initial_state is not None:
             self.loader.load_state_dict(initial_state)
