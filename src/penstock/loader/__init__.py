@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING
 from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
-    from ..dataset import takes_views as takes_views
-    from ..plan import LengthCost as LengthCost
-    from ..plan import fit_cost as fit_cost
     from .auto_shuffle import AutoShuffle as AutoShuffle
     from .auto_shuffle import choose_shuffle as choose_shuffle
     from .auto_shuffle import describe_choice as describe_choice
     from .auto_shuffle import record_choice as record_choice
     from .balancing import Balanced as Balanced
     from .balancing import Balancing as Balancing
+    from .balancing import LengthCost as LengthCost
     from .balancing import balance_costs as balance_costs
+    from .balancing import fit_cost as fit_cost
     from .balancing import name_assignment as name_assignment
     from .batch import Batch as Batch
     from .batch import BatchReader as BatchReader
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from .decode import RowDecode as RowDecode
     from .decode import RowReader as RowReader
     from .decode import RowWriter as RowWriter
+    from .decode import takes_views as takes_views
     from .epoch import DeviceTransfer as DeviceTransfer
     from .epoch import EpochIterator as EpochIterator
     from .epoch import FunctionTransfer as FunctionTransfer
@@ -74,14 +74,12 @@ else:
     __all__, __getattr__ = hand_out(
         __name__,
         {
-            ".dataset": "takes_views",
-            ".plan": "LengthCost fit_cost",
             "auto_shuffle": "AutoShuffle choose_shuffle describe_choice record_choice",
-            "balancing": "Balanced Balancing balance_costs name_assignment",
+            "balancing": "Balanced Balancing LengthCost balance_costs fit_cost name_assignment",
             "batch": "Batch BatchReader choose_readahead",
             "batch_tasks": "BatchTask EpochTasks SamplerTasks identify_data",
             "collate": "Arrays Leaves Pad pad",
-            "decode": "LoadedStep RowDecode RowReader RowWriter",
+            "decode": "LoadedStep RowDecode RowReader RowWriter takes_views",
             "epoch": "DeviceTransfer EpochIterator FunctionTransfer OpenEpoch",
             "explain": "DecodeGain Explanation Setup explain_run",
             "loader": "Loader",

@@ -30,6 +30,8 @@ from ..plan import (
     Steps,
     cost_by_width,
 )
+from ..plan import LengthCost as LengthCost
+from ..plan import fit_cost as fit_cost
 from ..ranks import Gather, Place, exchange_values, find_gather, find_reader
 
 _width_default = 4096

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dataset.sample import Decode
+from ..dataset.sample import takes_views as takes_views
 from ..engine import WakeUp, join_threads, start_threads
 from ..index import Index
 from ..meter import Span
