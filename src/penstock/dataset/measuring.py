@@ -14,8 +14,6 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
 from typing import Any
 
@@ -259,10 +257,14 @@ def _measure_in_processes(
     missing: list[int],
     processes: int,
 ) -> Iterator[tuple[int, Int]]:
+    # Here: opening data would load multiprocessing's sockets and queues, too.
+    from concurrent.futures import ProcessPoolExecutor, wait
+    from concurrent.futures.process import BrokenProcessPool
+
     pool = ProcessPoolExecutor(
         min(processes, len(missing)), get_context("spawn"), _open_reader, (dataset, measure)
     )
-    waiting: dict[Future[Int], int] = {}
+    waiting: dict[Any, int] = {}
     rest = iter(missing)
     try:
         while True:

@@ -13,12 +13,11 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from ..arguments import check_fields, flag, fraction, function
-from ..cache import Cache
 from ..dataset.dataset import Dataset
 from ..errors import UsageError
 from ..order import Ordering, RowOrdering
@@ -33,6 +32,9 @@ from ..plan import (
 from ..plan import LengthCost as LengthCost
 from ..plan import fit_cost as fit_cost
 from ..ranks import Gather, Place, exchange_values, find_gather, find_reader
+
+if TYPE_CHECKING:
+    from ..cache import Cache
 
 _width_default = 4096
 _probes = 4096

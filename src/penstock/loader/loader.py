@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import methodcaller
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .. import limits
 from ..arguments import Path, check_whole
 from ..budget import Budget
-from ..cache import Cache, CacheMembership, join_cache
 from ..dataset.bucketing import Buckets, bucket_orders, check_batch_tokens
 from ..dataset.dataset import Dataset
 from ..dataset.reading import choose_gap, share_memory
@@ -46,6 +45,9 @@ from .sampler import StepSampler
 from .sources import ArraySource, DecodeSource, Decoding
 from .step_reader import ReadResources, StepReader, Submit, make_fork_error
 from .ticket_router import TicketRouter
+
+if TYPE_CHECKING:
+    from ..cache import Cache, CacheMembership
 
 
 class Loader:
@@ -138,8 +140,11 @@ class Loader:
         decode = dataset.compose_decode(decode)
         if collate is not None and decode is None:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
-        if cache is not None and not isinstance(cache, Cache):
-            raise UsageError(f"cache is {cache!r}: give a penstock.Cache")
+        if cache is not None:
+            from ..cache import Cache  # here: a loader without one does not load it
+
+            if not isinstance(cache, Cache):
+                raise UsageError(f"cache is {cache!r}: give a penstock.Cache")
         if assignment == "local" and cache is None:
             raise UsageError(
                 "assignment='local' deals samples to the hosts that keep them: give cache= too"
@@ -691,6 +696,8 @@ class Loader:
         if self._membership is not None and not self._membership.holds(place):
             self.close()
         if self._membership is None:
+            from ..cache import join_cache
+
             assert self._cache is not None
             self._membership = join_cache(
                 self.dataset.index,

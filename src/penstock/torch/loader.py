@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch.multiprocessing
 import torch.utils.data
@@ -27,7 +27,6 @@ import torch
 
 from ..arguments import Path
 from ..budget import Budget
-from ..cache import Cache
 from ..dataset import Buckets, Dataset, Decode, WeightsOf
 from ..errors import UsageError
 from ..loader import (
@@ -86,6 +85,9 @@ from .worker_tasks import (
     divide_budget,
     return_sample,
 )
+
+if TYPE_CHECKING:
+    from ..cache import Cache
 
 _frozen = (
     *("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from operator import methodcaller
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch.utils.data import Sampler, SequentialSampler
 
 from ..budget import Budget
-from ..cache import Cache
 from ..dataset import Buckets, Dataset, bucket_orders, check_batch_tokens
 from ..errors import UsageError
 from ..loader import (
@@ -24,6 +23,9 @@ from ..loader import (
 from ..order import Order, Ordering, Selection, Shuffle
 from ..plan import Assignment
 from ..ranks import Place
+
+if TYPE_CHECKING:
+    from ..cache import Cache
 
 
 class EpochSampler(Sampler[int]):
