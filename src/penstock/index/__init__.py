@@ -1,4 +1,4 @@
-"""Index: what data exist, and where every sample lies.
+"""Index: what data exist, and where every sample is.
 
 The folder reads the containers' metadata once (`formats`, one module a container) and makes an
 `Index`: a table of the fields of all samples, each with a layout that gives the extents (file,

@@ -1,6 +1,6 @@
 """Values of the samples that the index itself holds: annotations, read once when it is made.
 
-Boxes and classes of an image stand in a file of their own, all images together, so that no extent
+Boxes and classes of all images are in one file, so that no extent
 of that file is a sample's. Formats of such data parse it to columns. They are saved in the sidecar,
 which is mapped: a process keeps in memory what its batches take. Attributes belong to the identity
 of the data, and no read of a sample touches their file again.
@@ -34,7 +34,7 @@ class Attribute:
     shape:   of one row of numbers: (4,) of a box, () of a label.
     values:  of all samples, one after the other: (rows, *shape); bytes for "text" and "json".
     ends:    int64 (count,), where each sample's rows end; None if each sample has one.
-    classes: True if the numbers are those of classes.
+    classes: True if the numbers are classes.
     as_dtype:  dtype in which batches have the numbers, if that is not their own. It is not saved.
     """
 
@@ -51,7 +51,7 @@ class Attribute:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of what batches have; that of texts, and of objects, in lists."""
+        """Dtype of what batches have; for texts and objects, the dtype of an array of them."""
         if self.kind != "numbers":
             return np.dtype(_DTYPES[self.kind])
         return self.as_dtype or self.values.dtype

@@ -85,7 +85,7 @@ class JointFiles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JointChunks(Chunked):
-    """Layouts of one field, one after the other, where that of a part has to be decoded.
+    """Layouts of one field, one after the other, where some have to be decoded.
 
     Units are the compressed chunks of such parts, and the samples of the others.
 
@@ -304,7 +304,7 @@ def rename_fields(index: Index, names: Mapping[str, str | None]) -> Index:
 
 
 def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
-    """Join indexes of different fields: each sample has those of its own dataset, and nothing of
+    """Join indexes of different fields: each sample has its own dataset's fields, and nothing of
     the others. Field `name` of dataset k is named "k/name", and has no shape. Lines are not parsed.
 
     UsageError if one is of a kind that cannot be joined; it names the dataset by its number.
@@ -314,10 +314,7 @@ def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
         if any(part.name == SUMS_FIELD for part in own.fields):
             raise UsageError(f"dataset {number} compares checksums: mix it without verify=True")
         if own.attributes:
-            raise UsageError(
-                f"dataset {number} has annotations ({own.attributes[0].name!r}), which cannot be "
-                "mixed by decode= yet: mix datasets of the same fields, as by rename="
-            )
+            raise UsageError(f"dataset {number} has annotations: decode= does not mix those yet")
         absent = Fixed(np.array([0, own.count], np.int64), np.zeros(1, np.int64), 0)
         fields: list[Field] = []
         layouts: list[Layout] = []
@@ -363,21 +360,12 @@ def _check_alike(one: Index, other: Index, number: int) -> None:
         raise UsageError(f"only one of dataset 0 and dataset {number} has labels: leave them out")
     shapes = [[part.shape for part in index.attributes] for index in (one, other)]
     if shapes[0] != shapes[1]:
-        raise UsageError(
-            f"the annotations of dataset {number} have rows of the shapes {shapes[1]}, those of "
-            f"dataset 0 of {shapes[0]}: leave out by rename={{name: None}} those that differ"
-        )
+        raise UsageError(f"annotations of datasets 0 and {number} differ in shape: {shapes}")
     if one.classes != other.classes and any(part.classes for part in one.attributes):
-        raise UsageError(
-            f"the classes of dataset {number} are not those of dataset 0, and their numbers would "
-            "mean two things: write the annotations with the same classes, or mix by a decode="
-        )
+        raise UsageError(f"classes of dataset {number}: their numbers would mean two things")
     parsers = [part.fields[0].parser for part in (one, other)]
     if None not in parsers and parsers[0] != parsers[1]:
-        raise UsageError(
-            f"dataset {number} makes its fields of other keys, or with other defaults= or broken=, "
-            "than dataset 0: open all with the same options"
-        )
+        raise UsageError(f"dataset {number} makes its fields in another way: open all alike")
 
 
 def _join_files(tables: Sequence[Files]) -> Files:
@@ -387,10 +375,7 @@ def _join_files(tables: Sequence[Files]) -> Files:
     if any(files.mirrors for files in tables):
         raise UsageError("datasets of a mixture cannot have mirrors yet: open them without")
     if not alone and any("://" in root for root in roots):
-        raise UsageError(
-            f"the datasets lie in different stores ({', '.join(sorted(roots))}): mix datasets of "
-            "this machine's files, or of one URL"
-        )
+        raise UsageError(f"the datasets are in different stores ({', '.join(sorted(roots))})")
     blobs, lengths = [], []
     for files in tables:
         prefix = "" if alone else os.path.join(os.path.abspath(files.root), "").lstrip("/")

@@ -20,7 +20,7 @@ from .json_fields import JsonFields
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Codec:
-    """Codec of a field, which decodes compressed chunks to samples: see `penstock.index.codecs`.
+    """Codec of a field: decodes compressed chunks to samples, see `penstock.index.codecs`.
 
     options:  parameters of the codec, of JSON types.
     """
@@ -31,7 +31,7 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One part of a sample. `shape` is that of one sample, in `dtype`; None if the length varies.
+    """One part of a sample. `shape` is of one sample, in `dtype`; None if the length varies.
 
     codec:  for a field of layout `Chunked`, and only there.
     element: shape of an element of a list, where the length varies; () for numbers and bytes.

@@ -26,7 +26,7 @@ from .sidecar import is_own, list_saved_paths
 from .table import Index, find_outside
 
 _SOURCES_OF_A_FILE = 4
-"""Most files that one named file may stand for: data and the format's own index."""
+"""Most files that one named file may mean: data and the format's own index."""
 
 
 def list_index_paths(place: Location) -> list[str]:

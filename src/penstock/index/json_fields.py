@@ -3,7 +3,7 @@
 The index knows lines only; a `JsonFields` at the field of the lines says what is made of them. It
 is no part of the index's identity and is not saved: one index serves all choices of fields.
 The core parses the lines of a step at once, outside the interpreter's lock. It takes a line only if
-all of it is JSON. The lines that it leaves over are looked at one by one by orjson, which says
+all of it is JSON. The lines that it leaves over are looked at one by one by orjson: it says
 which is broken and why; and it parses the values that are objects, or lists of other than numbers.
 """
 
@@ -85,7 +85,7 @@ class JsonFields:
     vocabulary: Mapping[str, int] = field(default_factory=dict)
 
     def get_dtype(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of a field's values; that of strings, or of objects, in lists."""
+        """Return the dtype of a field's values; of strings or objects, if they are in lists."""
         kind = self.kinds.get(name, "bool")
         if kind in ("int", "ints"):
             return np.dtype(self.integers)
@@ -139,7 +139,7 @@ class JsonFields:
                 raise UsageError(f"defaults: {error}") from None
 
     def parse(self, text: npt.NDArray[np.uint8], bounds: Int) -> dict[str, Column]:
-        """Parse lines, which are text[bounds[i]:bounds[i+1]]; raises LineError.
+        """Parse the lines text[bounds[i]:bounds[i+1]]; raises LineError.
 
         The text is the parser's: a single field of bytes is written over it.
         """
@@ -152,7 +152,7 @@ class JsonFields:
     def _parse_rest(
         self, text: npt.NDArray[np.uint8], bounds: Int, name: str, offsets: Int
     ) -> dict[str, Column]:
-        """Parse the lines behind those whose strings lie at the start of the text."""
+        """Parse the lines after those whose strings are at the start of the text."""
         count, taken = len(offsets) - 1, text[: offsets[-1]]
         if count == len(bounds) - 1:
             return {name: (taken, offsets), **self._mark_none(count)}
@@ -302,8 +302,7 @@ class JsonFields:
             if rounded := [one for one in np.ravel(np.array(value, object)) if is_rounded(one)]:
                 raise ValueError(
                     f"field {name!r} has {rounded[0]!r}, which float64 does not hold, and is "
-                    f"{kind!r} by {self.origin}: write it as text, or with a point or an exponent "
-                    f"if it may be rounded, or give broken='mask'"
+                    f"{kind!r} by {self.origin}: write it as text, or with a point"
                 )
             return
         if kind in ("str", "any", "bool", "bytes") and type(value) in KINDS[kind]:
@@ -328,8 +327,7 @@ class JsonFields:
             if not 0 <= token < tokens:
                 raise ValueError(
                     f"field {name!r} has the token {token} at position {position:,}, beyond the "
-                    f"vocabulary of {tokens:,} tokens: open the data with that of the tokenizer "
-                    f"that made them (vocabulary=), tokenize again, or give broken='mask'"
+                    f"vocabulary of {tokens:,} tokens: tokenize again, or give broken='mask'"
                 )
 
 

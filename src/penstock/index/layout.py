@@ -3,7 +3,7 @@
     Fixed     records of one size: arithmetic, no memory.
     RowTable  one extent a sample.
     Pieces    several extents a sample, laid end to end.
-    Chunked   samples inside compressed chunks, which have to be decoded first.
+    Chunked   samples inside compressed chunks, to be decoded first.
 
 A *unit* is read as a whole: a sample, or a compressed chunk of many samples. All layouts give the
 bytes and the extents of units. Only for `Chunked` are units not the samples.
@@ -47,8 +47,8 @@ class Fixed:
 
     first:  int64 (files + 1,), number of each file's first sample; the last is the count.
     base:   int64 (files,), byte at which each file's first record starts.
-    stride_bytes:  from the start of a record to that of the next; by default `record_bytes`, so
-            that they lie back to back; less if neighbours share bytes.
+    stride_bytes:  from the start of a record to the next; by default `record_bytes`, so
+            that they are back to back; less if neighbours share bytes.
     even:   samples of each file if all have the same number, except a shorter last one; else 0.
     """
 
@@ -196,7 +196,7 @@ class RowTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Samples of several extents, which are laid end to end.
+    """Samples of several extents, laid end to end.
 
     first:  int64 (samples + 1,), sample i has the extents first[i]:first[i+1]; an empty one has
             none.
@@ -293,7 +293,7 @@ class Chunked:
         return self.chunks.total_bytes
 
     def pieces(self, chunks: Int) -> tuple[Extents, Int | None]:
-        """Return the extents of compressed chunks, which are this layout's units."""
+        """Return the extents of compressed chunks, the units of this layout."""
         return self.chunks.pieces(chunks)
 
     def lengths(self, chunks: Int) -> Int:
@@ -327,7 +327,7 @@ class Chunked:
 def _find_outside(
     file: FileIds | None, offset: Int | None, length: Int, files: Files
 ) -> str | None:
-    """Find extents that do not lie in their files: a message, or None."""
+    """Find extents outside their files: a message, or None."""
     if file is not None and len(file) and int(file.max()) >= len(files):
         return "a sample lies in a file that does not exist"
     size = files.size if file is None else files.size[file]

@@ -1,4 +1,4 @@
-"""Rows of nested lists as byte strings, which readers, caches and peers carry like any other.
+"""Rows of nested lists as byte strings: readers, caches and peers carry them like any other.
 
 A list of texts, or of lists, has an offset for each element beside its values. The bytes of a row
 are, end to end:
@@ -9,7 +9,7 @@ are, end to end:
     the values of the innermost lists.
 
 An empty or missing row has no bytes, and nothing follows a level whose n is 0. Offsets do not begin
-at 0: they are those of the file, where a row is as many pieces, which are read directly.
+at 0: they are as in the file, where a row is as many pieces, each read directly.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def lay_out_rows(
 ) -> tuple[Int, Int, Int]:
     """Lay out the pieces of rows: the first of each row and the end; place and length of each.
 
-    offsets:  of each level, from the outside; ascending, and within those of the next level.
-    bases:    byte at which the offsets of each level begin, and that at which the values do.
+    offsets:  of each level, from the outside; ascending, and within the next level's.
+    bases:    byte at which the offsets of each level start, and at which the values do.
     widths:   bytes of an offset of each level.
     missing:  rows that have no bytes.
     """

@@ -42,7 +42,7 @@ class Index:
 
     files:    the files that hold samples, with the size and time that reads are checked against.
     fields:   the parts of a sample; `layouts` has the place of each.
-    classes:  names of the classes, if labels stand for names.
+    classes:  names of the classes, if labels are numbers of names.
     label_column:  int64 (count,), or None.
     names:    the samples' own names (keys), if the container has them.
     sources:  files and folders (of size -1) that must be unchanged for the index to be valid.
@@ -156,7 +156,7 @@ class Index:
         return layout.lengths(self._checked(samples))
 
     def units(self, units: Samples, field: int = 0) -> tuple[Extents, Int | None]:
-        """Return the extents of units, which are read as a whole: samples or compressed chunks.
+        """Return the extents of units: samples or compressed chunks, read as a whole.
 
         See `layout`. The extents are one unit after the other; the second value is the number of
         extents of each, or None if each has one.
@@ -203,7 +203,7 @@ class Index:
 
     @property
     def counts_over_files(self) -> bool:
-        """True if keys count samples over several files: those of a new file would change them.
+        """True if keys count samples over several files: a new file would change them.
 
         The files of a Zarr array are its chunks.
         """

@@ -21,7 +21,7 @@ _VOCABULARY_MAX = 1 << 62
 def find_foreign_token(tokens: npt.NDArray[Any], vocabulary: int) -> int | None:
     """Find the first token below 0, or from `vocabulary` on: its place among all, or None.
 
-    One pass over the tokens, which takes no memory of their size.
+    One pass over the tokens, without memory of their size.
     """
     flat = np.ascontiguousarray(tokens).reshape(-1)
     if not flat.size:
@@ -42,9 +42,7 @@ def set_vocabulary(index: Index, vocabulary: Any, path: str) -> Index:
         named = [name for name in _TOKEN_FIELDS if name in parts]
         found = named if len(parts) > 1 else list(parts)
         if len(found) != 1:
-            raise UsageError(
-                f"vocabulary: name the field, {{name: number}}; {path} has {_list(parts)}"
-            )
+            raise UsageError(f"vocabulary: give {{name: number}}; {path} has {_list(parts)}")
         sizes = {found[0]: vocabulary}
     for name, size in sizes.items():
         check_whole("vocabulary", size, 1, _VOCABULARY_MAX)

@@ -152,11 +152,11 @@ def test_nulls(compression, tmp_path):
     texts = ["a", "bc", None, "d", None]
     table = pa.table({"text": texts, "n": pa.array([1, 2, 3, None, 5]), "m": range(5)})
     write(tmp_path / "x.arrow", table, "file", compression, 2)
-    with pytest.raises(FormatError, match=r"row 2 of column 'text' is null \(2 are, of 5\)"):
+    with pytest.raises(FormatError, match="fill it, or make them empty with nulls='empty"):
         penstock.open(tmp_path / "x.arrow", index="memory")
-    with pytest.raises(FormatError, match=r"row 3 of column 'n' is null.*fill it, or name"):
+    with pytest.raises(FormatError, match="of 'n' are null"):
         penstock.open(tmp_path / "x.arrow", index="memory", nulls="empty")
-    with pytest.raises(FormatError, match="row 3 of column 'n'"):
+    with pytest.raises(FormatError, match="of 'n' are null"):
         penstock.open(tmp_path / "x.arrow", index="memory", label="n", fields=["m"])
     dataset = penstock.open(
         tmp_path / "x.arrow", index="memory", nulls="empty", fields="text", label="m"

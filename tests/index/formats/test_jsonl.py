@@ -356,7 +356,7 @@ def test_mixtures(tmp_path: Path) -> None:
     renamed = penstock.mix(both, rename=[{"text": "t"}, {"text": "t"}])
     assert set(batches(renamed)[0]) == {"t", "source", "pass"}
     other = opened(tmp_path / "c.jsonl", {"x": "c"}, fields={"text": "x"})
-    with pytest.raises(UsageError, match="other keys"):
+    with pytest.raises(UsageError, match="open all alike"):
         penstock.mix([(one, 1), (other, 1)])
     with pytest.raises(UsageError, match="no field 'data', but text"):
         penstock.mix(both, rename=[{"data": "t"}, {"data": "t"}])

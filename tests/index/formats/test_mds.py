@@ -92,7 +92,7 @@ def test_what_the_library_compresses_is_refused_until_it_is_unpacked(writer, tmp
     with writer(out=str(folder), columns={"x": "bytes"}, compression="gz") as out:
         for i in range(5):
             out.write({"x": b"x" * (i + 1)})
-    with pytest.raises(MissingError, match="gunzip -k .*shard.00000.mds.gz.*penstock convert"):
+    with pytest.raises(MissingError, match="gunzip -k "):
         opened(folder)
     import gzip
 
@@ -179,7 +179,7 @@ def changed_index(folder: Path, **changes: Any) -> None:
         ({"raw_data": {"basename": "../shard.00000.mds", "bytes": 9}}, "not the path of a file"),
         ({"raw_data": {"basename": "/etc/passwd", "bytes": 9}}, "not the path of a file"),
         ({"raw_data": {"basename": "a\0b", "bytes": 9}}, "not the path of a file"),
-        ({"raw_data": {"basename": "shard.00000.mds", "bytes": 9}}, "fetch it again"),
+        ({"raw_data": {"basename": "shard.00000.mds", "bytes": 9}}, "fetch it"),
         ({"raw_data": {"basename": "shard.00001.mds", "bytes": 9}}, "twice"),
         ({"raw_data": None}, "does not name its file"),
     ],

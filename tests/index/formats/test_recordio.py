@@ -55,7 +55,7 @@ def test_headers(
 @pytest.mark.parametrize("label", [0.5, np.inf, np.nan, 1e30])
 def test_labels_that_are_no_integers(label: float, tmp_path: Path) -> None:
     """A label that is no integer is refused, as are several."""
-    with pytest.raises(penstock.errors.FormatError, match="at byte 0: record 0 has the label"):
+    with pytest.raises(penstock.errors.FormatError, match="has the label"):
         opened(tmp_path / "x.rec", image_record(label, b"x"), label="header")
     data = image_record(0, struct.pack("<2f", 1, 2) + b"x", flag=2)
     with pytest.raises(penstock.errors.FormatError, match="has 2 labels"):

@@ -199,9 +199,9 @@ def test_wrong_tables_and_calls(tmp_path):
         (tmp_path / "none.csv").write_text("x,y\n1,2\n")
         penstock.open(tmp_path / "none.csv")
     for data, message in (
-        (b"f,x\nf0.bin,1,2\n", "values, not"),
+        (b"f,x\nf0.bin,1,2\n", "csv, line"),
         (b'f,x\nf0.bin,"1\n', "unexpected end of data"),
-        (b"f,x\nf0.bin,\xff\n", "line 2: byte 0xff is no UTF-8"),
+        (b"f,x\nf0.bin,\xff\n", "convert it by iconv"),
         (b"f,f\n", "two columns 'f'"),
         (b"f,x\n", "names no files"),
         (b"[1", "no JSON"),

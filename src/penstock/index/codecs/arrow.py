@@ -5,7 +5,7 @@ nulls (of the column, or of structs around it), the offsets of each level of lis
 dictionary: validity, indices, and the buffers of the dictionary. Options: `compression` ("lz4",
 "zstd" or ""), `kind` ("fixed", "varied", "nested", "bits"), `dtype`, `shape`, `widths` of the
 offsets of each level, `element` (shape of one); with dictionaries `indices` (their dtype) and
-`entries` (values of that of each chunk).
+`entries` (values of each chunk's dictionary).
 """
 
 from __future__ import annotations

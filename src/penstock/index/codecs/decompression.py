@@ -59,7 +59,7 @@ def decompress(
 
 
 def compute_expansion_max(method: str, length: int) -> int:
-    """Compute how many bytes so many compressed ones can make at most; a larger claim is a lie."""
+    """Compute the most bytes that `length` compressed ones can make: no larger claim is true."""
     return {"lz4": 255 * length + 64, "zstd": (length // 4 + 1) * _block_bytes}[method]
 
 
@@ -106,7 +106,7 @@ def _decompress_frame(data: memoryview, size_max: int) -> bytes:
 
 
 def _check_frame_end(data: memoryview, at: int) -> None:
-    """Check that all blocks of a frame are there, which a stream does not say. RFC 8878, 3.1.1."""
+    """Check that all blocks of a frame are there: a stream does not. RFC 8878, 3.1.1."""
     checksum_bytes = data[4] & 4
     last = False
     while not last and at + 3 <= len(data):

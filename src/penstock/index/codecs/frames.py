@@ -25,7 +25,7 @@ def decode_lines(options: Mapping[str, Any], compressed: CompressedChunk) -> Pac
     Frames may end within a line: its chunk is the one in which it starts, and has the frames up to
     the line's end. Empty pieces in front say how a chunk starts: with the file (none), with a line
     (one), or within a line of the chunk before (two), whose rest is skipped. Behind its last line
-    there may be others, which are the next chunk's. Options: none.
+    there may be others of the next chunk. Options: none.
     """
     pieces = compressed.pieces()
     begins = next(number for number, piece in enumerate([*pieces, b"-"]) if len(piece))

@@ -1,15 +1,15 @@
 """Rows out of the chunks of an HDF5 dataset, whatever its filters.
 
-A compressed chunk consists of all grid chunks that the same rows lie in, in the order of the grid.
-A piece of no bytes is an absent chunk, which holds the fill value. Options: `variants`, how the
+A compressed chunk consists of all grid chunks of the same rows, in the order of the grid.
+A piece of no bytes is an absent chunk: all fill values. Options: `variants`, how the
 chunks of a file are stored (`dtype`, `shape` of a row, `chunk`, `filters` as HDF5 has them, `fill`
 in hexadecimal), each used from the compressed chunk in `since` on; `masks`, the filters that chunks
 were written without, by compressed chunk and piece.
 
 Deflate, shuffle and fletcher32 are undone here, by several threads at once. For other filters the
 chunks are written into a file in memory, and HDF5 reads them from it. Before that, the size that
-each would allocate is compared with that of the chunk. Rarer filters are trusted, and in a frame of
-Blosc2 what lies behind its first chunk.
+each would allocate is compared with the chunk's. Rarer filters are trusted, and in a frame of
+Blosc2 what follows its first chunk.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _check_claim(code: int, values: Sequence[int], data: memoryview, size: int) 
     """Check the size that a filter would allocate: each tells it at the start of its data.
 
     Formats: H5Zszip.c, c-blosc's header, the registered filters LZ4, bitshuffle and Zstandard, and
-    see below. LZF tells none, and makes at most 88 times its data, which are smaller than the
+    see below. LZF states none, and makes at most 88 times its data, less than the
     chunk.
     """
     claimed = size
@@ -142,7 +142,7 @@ def _check_claim(code: int, values: Sequence[int], data: memoryview, size: int) 
 
 def _read_blosc2_claim(data: memoryview) -> int:
     """Return the most bytes that a frame (README_CFRAME_FORMAT) says of itself, of one chunk, and
-    of its first chunk; those of a chunk without a frame."""
+    of its first chunk; or of a chunk without a frame."""
     chunk = data
     claims = [0]
     if bytes(data[2:10]) == b"b2frame\0":
@@ -152,7 +152,7 @@ def _read_blosc2_claim(data: memoryview) -> int:
 
 
 def _read_zfp_claim(values: Sequence[int]) -> int:
-    """Return the bytes of the array that ZFP's header describes; it lies in the filter's values.
+    """Return the bytes of the array that ZFP's header, in the filter's values, describes.
 
     After "zfp", a version and 2 bits of the type follow, 2 of the number of dimensions less 1, and
     48 of their lengths less 1.

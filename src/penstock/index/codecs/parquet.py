@@ -91,7 +91,7 @@ def _check_pages(
     Raises ValueError if the pages claim far more bytes than the footer does: writers differ in what
     they count. Byte strings may grow when they are decoded, a long one of a dictionary to as many
     as there are rows. Single numbers that are not compressed take what the rows take, whatever
-    headers say: these are not read, which would cost a third of the decoding.
+    headers say: reading these would cost a third of the decoding.
 
     expected:  number of values: of lists, each counts.
     """
@@ -131,7 +131,7 @@ def _check_pages(
 
 
 def _check_times(data: bytes) -> None:
-    """Raise ValueError if a time is beyond 64 bits of nanoseconds, which pyarrow would wrap."""
+    """Raise ValueError if a time is beyond 64 bits of nanoseconds: pyarrow would wrap it."""
     pa = load_pyarrow()
     source = pa.BufferReader(data)
     with pa.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
@@ -273,7 +273,7 @@ def _take_levels(
 ) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.bool_], Any]:
     """Return the offsets of each level of lists, which rows are null, and the innermost values.
 
-    before:  rows of the chunk that lie before these, for messages.
+    before:  rows of the chunk before these, for messages.
     """
     pa = load_pyarrow()
     missing = np.zeros(len(part), np.bool_)

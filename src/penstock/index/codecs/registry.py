@@ -89,7 +89,7 @@ CODECS: dict[str, Decoder] = {
 
 
 class Packed:
-    """Byte strings that lie in one buffer: string i is values[start[i]:end[i]]."""
+    """Byte strings in one buffer: string i is values[start[i]:end[i]]."""
 
     __slots__ = ("end", "nbytes", "start", "values")
 
@@ -110,7 +110,7 @@ class NullRow(ValueError):
     """A null that cannot be a sample: the chunk is as it was written, and nothing is damaged.
 
     row:    its row of the chunk.
-    chunk:  the number of the chunk among those of the field; -1 while nobody has said it.
+    chunk:  the number of the chunk among those of the field; -1 while it is not known.
     """
 
     def __init__(self, row: int, text: str) -> None:
@@ -130,7 +130,7 @@ class DecodedChunks:
     bytes_max:  in all. If owners share their memory, no more than the sum of their shares.
 
     A key begins with the layout and the codec of the chunk, by identity: an index of changed data
-    has others, and a mixture those of its datasets.
+    has others, and a mixture has its datasets' chunks.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -141,7 +141,7 @@ class DecodedChunks:
         self._lock = threading.Lock()
 
     def get(self, key: tuple[object, ...]) -> Decoded | None:
-        """Return the chunk of this key, which is then the newest; None if it is not kept."""
+        """Return the chunk of this key, as the newest; None if it is not kept."""
         with self._lock:
             entry = self._held.get(key)
             if entry is None:

@@ -13,7 +13,7 @@ from typing import Any
 
 INT, BYTES, BOOL = "an integer", "bytes", "a boolean"
 Shape = Any
-"""`INT`, `BYTES`, `BOOL`, [Shape], or {int: Shape}; recursive, which mypy cannot say of both."""
+"""`INT`, `BYTES`, `BOOL`, [Shape], or {int: Shape}; recursive: mypy has no type for both."""
 
 _TRUE, _FALSE, _BYTE, _I16, I32, I64, _DOUBLE, STRING, LIST, _SET, _MAP, STRUCT = range(1, 13)
 _NESTED_MAX = 32
@@ -69,7 +69,7 @@ class ThriftReader:
         raise self._flaw(f"type {kind} in the place of {wanted}")
 
     def _skip(self, kind: int, depth: int, inside: bool) -> None:
-        """Skip a value; booleans of a struct lie in their type, those of a list take a byte."""
+        """Skip a value; booleans of a struct are in their type, in a list they take a byte."""
         if kind in (_TRUE, _FALSE):
             self.at += inside
         elif kind == _BYTE:

@@ -1,7 +1,7 @@
 """Rows out of the chunks of a Zarr array, by numcodecs.
 
-A compressed chunk consists of all grid chunks that the same rows lie in, in the order of the grid.
-A piece of no bytes is an absent chunk, which holds the fill value. Options: `dtype`, `shape` of a
+A compressed chunk consists of all grid chunks of the same rows, in the order of the grid.
+A piece of no bytes is an absent chunk: all fill values. Options: `dtype`, `shape` of a
 row, `chunk`, `order` (the axes in the order in which a chunk stores them), `fill` in hexadecimal,
 and `codecs`: the configurations by which numcodecs knows them, in the order of encoding; "crc32c"
 is a checksum behind the bytes.
@@ -82,7 +82,7 @@ def _undo_codec(config: Mapping[str, Any], data: Any) -> Any:
 
 
 def read_claimed_bytes(codec: str, head: bytes) -> int:
-    """Read the size that a chunk claims to decode to, which the codec would allocate.
+    """Read the size that a chunk claims to decode to: the codec would allocate it.
 
     0 if it states none. Formats: numcodecs' LZ4, c-blosc's header, RFC 8878 (Zstandard).
     """
@@ -116,9 +116,9 @@ def paste_chunks(
 ) -> npt.NDArray[Any]:
     """Paste the chunks that hold the same rows together, in grid order.
 
-    shape:  number of rows, then the shape of one row; the first axis is as long as that of the
+    shape:  number of rows, then the shape of one row; the first axis is as long as in the
             chunks, or shorter at the end of the array.
-    parts:  one decoded chunk for each cell of the grid; None stands for a chunk of only `fill`.
+    parts:  one decoded chunk for each cell of the grid; None for a chunk of only `fill`.
     """
     grid = tuple(-(-size // step) for size, step in zip(shape[1:], chunk[1:], strict=True))
     if len(parts) != int(np.prod(grid, dtype=np.int64)) or shape[0] > chunk[0]:

@@ -5,7 +5,7 @@ several. Their places follow from the footer, and every chunk has to end at the 
 one begins. The checksums of the container, of headers and of data, are not checked.
 
 Files written with other options are compressed, or hold several records in a chunk, and are
-refused. Plain Riegeli files, which have no footer, are refused too.
+refused. Plain Riegeli files, without a footer, are refused too.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _decode_varints(
 
 
 def _count_varint_bytes(values: Int) -> Int:
-    """Count the bytes of the varints of these numbers, which are not negative."""
+    """Count the bytes of the varints of these numbers (from 0 on)."""
     widths = np.ones(len(values), np.int64)
     for place in range(1, 9):
         widths += values >> (7 * place) > 0

@@ -1,14 +1,14 @@
 """Arrow files and streams, Feather version 2 and folders of Hugging Face `datasets`.
 
 Each column is a field: values of one size, byte strings and text (as UTF-8), lists of these and of
-lists. The parts of a struct are fields of their own, such as "box.width", also in lists; those of
-an image (a struct of "bytes" and "path") are "image" and "image.path". A dictionary's column has
-the values. Dates and times are their integers. Uncompressed columns are read where they lie.
-Compressed and boolean ones are decoded, and compression needs pyarrow.
+lists. The parts of a struct are fields, such as "box.width", also in lists; of an image (a struct
+of "bytes" and "path") they are "image" and "image.path". A dictionary's column has the values.
+Dates and times are their integers. Uncompressed columns are read in place. Compressed and boolean
+ones are decoded, and compression needs pyarrow.
 
 Options:
 
-    fields    names of the columns that become fields; by default all, without those of only nulls.
+    fields    names of the columns that become fields; by default all but columns of only nulls.
     label     name of an integer column with the labels; by default "label" or "labels" where it
               holds integers (and is among `fields`); "" for none. Names of classes come
               from `datasets`, or from the column's dictionary.
@@ -47,6 +47,7 @@ from .arrow_ipc import (
 )
 from .shards import Location, list_files, number_first
 
+_FILL = "fill them, or give nulls='empty', or fields="
 _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
 
 
@@ -72,13 +73,13 @@ class ArrowPart:
     offset, length:  of each sample, if they vary; one array a batch.
     counts:   of nested columns: the pieces of each row; `offset` and `length` are of each piece.
     pieces:   for decoded columns: the extents of each batch's buffers.
-    dictionary_rows:  of decoded columns with a dictionary: the values of that of each batch.
+    dictionary_rows:  of decoded columns with a dictionary: the values of each batch's dictionary.
     located, known:  place and length of the values of the last dictionary, and its labels; each
               with the bytes of the first and last of its messages.
     nulls:    number of nulls; `first_null` is the row of the first.
     inner_nulls:  number of nulls inside of lists; `first_inner` is the first row of the first batch
               that has such.
-    label_rows:  of a label with a dictionary: indices, and what they stand for, of each batch.
+    label_rows:  of a label with a dictionary: indices, and what they mean, of each batch.
     """
 
     column: ArrowColumn
@@ -282,7 +283,7 @@ def _add_batch(
 def _count_nulls(
     source: StoreFile, batch: RecordBatch, column: ArrowColumn, node: ColumnNode, rows: int = -1
 ) -> int:
-    """Count the nulls of a node, which has so many slots, if that is known."""
+    """Count the nulls of a node, of `rows` slots if that is known."""
     if node.number >= len(batch.nodes):
         raise source.flaw(batch.at, "the record batch has fewer columns than the schema")
     held, null_count = (int(value) for value in batch.nodes[node.number])
@@ -548,17 +549,9 @@ def _check_nulls(
     for file, part in enumerate(parts):
         if part.nulls and (nulls == "error" or fixed):
             remedy = "fill it" if fixed else "fill it, or make them empty with nulls='empty'"
-            raise FormatError(
-                f"{files.path(file)}: row {part.first_null:,} of column {name!r} is null "
-                f"({part.nulls:,} are, of {sum(held[file].rows):,}): {remedy}, or name other "
-                f"columns (fields=)"
-            )
+            raise FormatError(f"{files.path(file)}: {part.nulls:,} of {name!r} are null: {remedy}")
         if part.inner_nulls and nulls == "error":
-            raise FormatError(
-                f"{files.path(file)}: column {name!r} has {part.inner_nulls:,} nulls inside of "
-                f"lists, the first in the batch that begins with row {part.first_inner:,}: fill "
-                f"them, or make them empty with nulls='empty', or name other columns (fields=)"
-            )
+            raise FormatError(f"{files.path(file)}: {name!r} has nulls inside of lists: {_FILL}")
 
 
 def _make_field(held: list[ArrowContent], parts: list[ArrowPart]) -> tuple[Field, Layout]:

@@ -2,7 +2,7 @@
 
 A file (Feather too) is "ARROW1", padding, the messages of a stream, a footer that lists them, its
 length, "ARROW1". A message is a marker, the length of its metadata, the metadata, and a body in
-which the buffers lie. The metadata are flatbuffers, laid down in Arrow's Message.fbs.
+which the buffers are. The metadata are flatbuffers, laid down in Arrow's Message.fbs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ColumnNode(NamedTuple):
 class ListLevel(NamedTuple):
     """Offsets of lists or strings: the list's node, and the bytes of an offset.
 
-    The offsets are in the buffer after that of the node's validity.
+    The offsets are in the buffer after the node's validity.
     """
 
     node: ColumnNode
@@ -95,7 +95,7 @@ class ArrowColumn:
     may_lack: True if a null is the same as an empty string: the path of an image.
     is_flags: True if the values are bits.
     key, values:  of a coded column: the dictionary's number, and the column in it; `dtype` and
-              `buffer` are those of the indices.
+              `buffer` are of the indices.
     unit:     what the integers of dates and times count, such as "timestamp[us]".
     refused:  the reason why it cannot be read, or "".
     """
@@ -124,7 +124,7 @@ class ArrowColumn:
 
     @property
     def held(self) -> ArrowColumn:
-        """The column that holds its values: itself, or that of its dictionary."""
+        """The column that holds its values: itself, or its dictionary's."""
         return self.values or self
 
     @property
@@ -300,7 +300,7 @@ _Dictionaries = dict[int, tuple[RecordBatch, ...]]
 def _add_dictionary(
     before: _Dictionaries, held: _Message, source: StoreFile, at: int, start: int
 ) -> _Dictionaries:
-    """Return the dictionaries with that of a message, which replaces one or adds to it."""
+    """Return the dictionaries with a message's, as a new one or more of one."""
     key, data = held.header.integer(0, 8), held.header.table(1)
     if data is None:
         raise source.flaw(at, "a dictionary without values: write the file again")

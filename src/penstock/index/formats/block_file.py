@@ -16,7 +16,7 @@ _BLOCKS_KEPT = 64
 class BlockFile(io.RawIOBase):
     """File object for h5py and zipfile: read in blocks, of which the latest are kept.
 
-    error:  error of the store, which a library may have made into one of its own.
+    error:  error of the store: a library may make another of it.
     """
 
     def __init__(self, source: StoreFile) -> None:

@@ -66,7 +66,7 @@ class Sheet:
     categories:  (id, name) of each category of boxes, by ascending id.
     joints:      points of each person; 0 if the file has none.
     has_captions:  True if the annotations are sentences, False if they are boxes.
-    columns:     of the annotations of listed images: those of `_BOX`, "keypoints", and "image", the
+    columns:     of the annotations of listed images: `_BOX`, "keypoints", and "image", the
                  number of the image in `images`.
     texts:       documents of JSON: outlines, where they are kept, or captions. They take most of
                  the memory, about what the text of the file takes.

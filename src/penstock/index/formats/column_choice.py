@@ -185,9 +185,8 @@ def read_classes(
     for number, names in found[1:]:
         if names != found[0][1]:
             raise FormatError(
-                f"{files.path(number)}: column {name!r} has the classes {names!r:.100}, and "
-                f"{found[0][1]!r:.100} in {files.path(found[0][0])}, so that its numbers mean two "
-                f"things: write them alike, or leave it out (fields=, label='')"
+                f"{files.path(number)}: {name!r} has classes {names!r:.60}, elsewhere "
+                f"{found[0][1]!r:.60}: its numbers mean two things"
             )
     if not found or found[0][0]:
         return None
@@ -195,7 +194,7 @@ def read_classes(
 
 
 def check_class_names(names: Any, labels: Int) -> tuple[str, ...] | None:
-    """Return names as those of the classes of these labels; None if they cannot be."""
+    """Return the names of the classes of these labels; None if they cannot be."""
     if not isinstance(names, list) or not all(isinstance(class_name, str) for class_name in names):
         return None
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < len(names)):

@@ -152,7 +152,7 @@ def _detect_folder(store: Store, extensions: Sequence[str]) -> str:
 
     extensions:  which files are samples, if the user said so: then annotations are none.
 
-    FormatError if shards lie beside other files: as a folder of samples it would give whole shards.
+    FormatError if shards are beside other files: as a folder of samples it would give whole shards.
     """
     for entry in FORMATS.values():
         if extensions and entry.name in _ANNOTATED:
@@ -176,9 +176,8 @@ def _detect_folder(store: Store, extensions: Sequence[str]) -> str:
         return chosen
     folder, pattern = os.path.dirname(shard), f"*{os.path.splitext(shard)[1]}"
     raise FormatError(
-        f"{store.root} holds shards of {chosen} ({shard}), and others, such as {stray}: name the "
-        f"shards by a pattern such as {os.path.join(store.root, folder, pattern)!r}, or give "
-        f"extensions= with those of all samples (format='tree' if each file is a sample)"
+        f"{store.root} holds shards of {chosen} ({shard}), and {stray}: open "
+        f"{os.path.join(store.root, folder, pattern)!r}, or give format= or extensions="
     )
 
 

@@ -1,7 +1,7 @@
-"""Reader of flatbuffers, the metadata of Arrow files, which checks every position.
+"""Reader of flatbuffers, the metadata of Arrow files. Every position is checked.
 
-A table begins with the signed distance back to its vtable. The vtable holds its own length, that of
-the table, and the place of each slot in the table (0: the default). Everything else is reached by
+A table starts with the signed distance back to its vtable. The vtable holds its own length, the
+table's, and the place of each slot in the table (0: the default). Everything else is reached by
 unsigned distances forward, so that nothing can contain itself. ValueError if bytes are missing.
 """
 

@@ -1,12 +1,12 @@
 """HDF5 files: a dataset is a field, the first axis counts the samples. Needs h5py.
 
-Datasets that are contiguous, or in chunks without filters, are read where they lie; those with
+Datasets that are contiguous, or in chunks without filters, are read in place; others, with
 filters (gzip and others) are read chunk by chunk and decoded.
 
 Options:
 
     dataset   path of the one dataset that is read, a field "data".
-    fields    {field: path of a dataset}; by default all datasets of the root group, which must
+    fields    {field: path of a dataset}; by default all datasets of the root group: they must
               have equal first axes.
     label     path of a dataset of integers with the labels; by default "label", "labels" or "y"
               in the root group, where it has one axis of integers; "" for none.
@@ -199,9 +199,7 @@ def _parse_file(
             labels = _read_labels(source, _find_dataset(source, file, label), label, bias, fill)
             counts[label] = len(labels)
         if len(set(counts.values())) > 1:
-            raise FormatError(
-                f"{source.path}: rows differ ({counts}): give fields={{field: dataset}}"
-            )
+            raise FormatError(f"{source.path}: rows differ ({counts}): give fields=")
         return Hdf5Content(parts, labels)
 
 

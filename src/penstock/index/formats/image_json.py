@@ -4,7 +4,7 @@ A document is an object; each key that is in any of them is an attribute. Its ki
 values, so that none is lost:
 
     whole numbers; numbers; truth values     an array
-    lists of numbers, of lists of numbers    rows; those of a list of lists are of one length
+    lists of numbers, of lists of numbers    rows; in a list of lists, of one length
     texts                                    a list of texts
     anything else, and what is missing or null somewhere     values of JSON, None for the missing
 

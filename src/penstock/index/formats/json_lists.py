@@ -139,8 +139,6 @@ class _Text:
         try:
             self.text += self._decoder.decode(data, self._is_whole)
         except UnicodeDecodeError as error:
-            raise FormatError(
-                f"{self._path}: the JSON is not in UTF-8 ({error.reason}): write it in UTF-8"
-            ) from None
+            raise FormatError(f"{self._path}: no JSON in UTF-8 ({error.reason})") from None
         self._read += len(data)
         return True

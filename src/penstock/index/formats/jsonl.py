@@ -3,7 +3,7 @@
 A newline occurs in no JSON string, so that lines are found by their newlines alone, in one pass at
 the speed of memory. Blank lines are no samples; the end of a line (LF or CR LF) belongs to none.
 `fields` makes fields of the objects' values when a batch is read (see `json_fields`): it does not
-change the index, which is saved once for all choices of fields.
+change the index: it is saved once for all choices of fields.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def build(
 
 
 def _check_names(files: Files) -> None:
-    """Refuse others beside files that are called JSON lines: their lines would be samples, those of
-    a copy (`x.jsonl.bak`) a second time."""
+    """Refuse others beside files that are called JSON lines: their lines would be samples, a
+    copy's (`x.jsonl.bak`) a second time."""
     endings = [_find_ending(files.name(file)) for file in range(len(files))]
     known = (*SUFFIXES, ".json")
     other = next((file for file, ending in enumerate(endings) if ending not in known), None)
@@ -301,7 +301,7 @@ def _find_kinds(
 
 
 def _read_first_lines(index: Index) -> list[memoryview]:
-    """Read the first lines of the first file by one read: those of a chunk, if it is compressed."""
+    """Read the first lines of the first file by one read; of its first chunk, if compressed."""
     layout = index.layouts[0]
     if isinstance(layout, Chunked):
         return _read_first_chunk(index, layout)

@@ -180,7 +180,7 @@ class _ChunkBuilder:
             )
 
     def _close(self) -> None:
-        """Finish the chunk, which is left out if no line begins in it."""
+        """Finish the chunk; without the start of a line in it, it is left out."""
         text = b"".join([b"\n"[: self._begins == codec.AT_LINE], *self._parts])
         start, length = codec.find_lines(text)
         if len(start):
@@ -249,7 +249,7 @@ def _read_zstd_frame(source: StoreFile, window: FileWindow, at: int) -> Frame:
 
 
 def _read_gzip_member(source: StoreFile, window: FileWindow, at: int) -> Frame:
-    """Read a member, which ends where its last block says so."""
+    """Read a member, up to the end that its last block marks."""
     stream, parts, end = zlib.decompressobj(31), [], at
     room = limits.line_frame_bytes_max
     try:

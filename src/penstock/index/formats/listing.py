@@ -1,6 +1,6 @@
 """Text files with a path on each line, relative to the file's folder, and a label if known.
 
-The label stands after a tab, a comma or white space. The first line decides which one: the
+The label follows a tab, a comma or white space. The first line decides which one: the
 separator with which its path exists. Integer labels are taken as they are, names become classes in
 sorted order. Blank lines, and lines that start with "#", are skipped.
 
@@ -115,8 +115,7 @@ def _choose_split(store: Store, base: str, path: str, lines: list[ListingLine]) 
         )
     shown = " nor ".join(dict.fromkeys(files.path(file) for file in range(len(files))))
     raise MissingError(
-        f"{path}, line {first.number}: no file {shown}: a text file is read as a list of paths "
-        f"relative to its folder; put # before a line that names no file"
+        f"{path}, line {first.number}: no file {shown}: put # before a line that names none"
         + (f"; or it is {description}" if description else "")
     )
 
@@ -167,7 +166,7 @@ def _split_columns(
 def keep_inside(root: str, names: list[str], locate: Callable[[int], str]) -> list[str]:
     """Return the names relative to the root; FormatError for one that leads out of it.
 
-    locate:  says where a row's name stands, as the start of an error's message.
+    locate:  returns the place of a row's name, as the start of an error's message.
     """
     inside = list(names)
     for row, name in enumerate(names):
@@ -175,10 +174,7 @@ def keep_inside(root: str, names: list[str], locate: Callable[[int], str]) -> li
             continue
         inside[row] = os.path.relpath(os.path.join(root, name), root)
         if inside[row].split("/")[0] == "..":
-            raise FormatError(
-                f"{locate(row)}{name!r} is not below {root}: a list may come from anywhere, and "
-                f"names files of its own folder; if this one is yours, open it with outside=True"
-            )
+            raise FormatError(f"{locate(row)}{name!r} is not below {root}: give outside=True")
     return inside
 
 

@@ -2,7 +2,7 @@
 
 Leaves are named by their keys, with dots between nested ones, or numbered. A sample that is one
 leaf is "data". Integers, floats and arrays of one axis have their dtype. All other leaves (JPEG,
-text, arrays with a header, pickles) are the bytes as stored, which are not decoded.
+text, arrays with a header, pickles) are the bytes as stored, not decoded.
 
 fields, label:  see `penstock.index.formats.column_choice`.
 block_size:     for chunks of tokens: read them as LitData's TokensLoader does, in blocks of this
@@ -92,7 +92,7 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_dataset(store: Store) -> bool:
-    """True if the root has the index of such chunks, or lies above some."""
+    """True if the root has the index of such chunks, or is above some."""
     return is_manifest(store, b'"chunks"', b'"chunk_bytes"') or has_shards(store, _CHUNK)
 
 

@@ -4,15 +4,15 @@ An environment is one file: `data.mdb` of its folder, or a file of any name (MDB
 versions 1 (LMDB 0.9), 2 and 3 (LMDB 1.0), 64 bit and little-endian, are read. A value is a sample
 of opaque bytes: nothing is unpickled. Its key is the sample's name. Bytes that are not UTF-8 become
 text as by `os.fsdecode`, and integer keys (MDB_INTEGERKEY) become decimal numbers. Of several
-databases `database=` names one; "" is the main database, which has values beside the named ones.
+databases `database=` names one; "" is the main database, with values beside the named ones.
 
-The keys `__len__` and `__keys__`, which common writers put among the samples, are left out
+The keys `__len__` and `__keys__`, of common writers, are left out
 (`exclude=`). Databases with several values for a key, and encrypted environments, are refused.
 
 A value too large for its leaf has pages of its own, with a header. With `verify=True` all of these
 headers are read and compared, a small read for each value. This is the default on local file
 systems, but not where each read is a message (NFS, Lustre, FUSE, object stores). Everything else is
-always checked: every page of the tree, and that each value lies inside the file, on pages of its
+always checked: every page of the tree, and that each value is inside the file, on its
 own. Without the headers, such a page that was overwritten or never written goes unnoticed: a sample
 then has other bytes. In data version 1 the number of these pages is not compared either.
 

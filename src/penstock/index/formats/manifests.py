@@ -1,4 +1,4 @@
-"""Folders with an index.json, which lists the files of a data set and their content."""
+"""Folders with an index.json: a list of the files of a data set and their content."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Shards of MosaicML Streaming: a folder with index.json, and files of samples in columns.
 
 Columns are fields: numbers and arrays of fixed shape with their dtype, all others (text, JPEG,
-JSON, pickles, arrays of varying shape) as the bytes as stored, which are not decoded.
+JSON, pickles, arrays of varying shape) as the bytes as stored, not decoded.
 
 fields, label:  see `penstock.index.formats.column_choice`.
 
@@ -57,7 +57,7 @@ class _MdsColumn(NamedTuple):
 
 
 def is_dataset(store: Store) -> bool:
-    """True if the root has the index of such shards, or lies above some."""
+    """True if the root has the index of such shards, or is above some."""
     return is_manifest(store, b'"shards"', b'"column_encodings"') or has_shards(store, _SHARD)
 
 
@@ -176,7 +176,7 @@ def _parse_shard(manifest: Manifest, entry: Mapping[str, Any], number: int) -> _
 def _list_files(
     store: Store, manifest: Manifest, shards: Sequence[_MdsShard], progress: Progress | None
 ) -> Files:
-    """List the shards' files, which must all be unpacked."""
+    """List the shards' files; all must be unpacked."""
     names = [shard.name for shard in shards]
     manifest.check_inside(names)
     files, errors = store.probe(unseen(store.root, names), progress)
@@ -186,17 +186,10 @@ def _list_files(
             store.stat([shard.name], lambda _: f"{manifest.path}: ")
         packed = unseen(store.root, [shard.packed or shard.name]).path(0)
         command = _UNPACK.get(shard.compression.partition(":")[0], "unpack")
-        raise MissingError(
-            f"{files.path(int(number))} does not exist; its compressed form may, but samples "
-            f"have no "
-            f"place in compressed shards: unpack them beside it (`{command} {packed}`, "
-            f"and so on), or write them anew with `penstock convert`"
-        )
+        raise MissingError(f"{files.path(int(number))} does not exist: `{command} {packed}`?")
     for number, shard in enumerate(shards):
         if int(files.size[number]) != shard.size:
-            raise FormatError(
-                f"{files.path(number)} is not of {shard.size:,} bytes: fetch it again"
-            )
+            raise FormatError(f"{files.path(number)} is not of {shard.size:,} bytes: fetch it")
     return files
 
 

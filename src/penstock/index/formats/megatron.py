@@ -55,7 +55,7 @@ class _MegatronTokens(NamedTuple):
 
 
 def has_idx_beside(store: Store, name: str) -> bool:
-    """True if a file is a .bin whose .idx lies beside it."""
+    """True if a file is a .bin with its .idx beside it."""
     if not name.endswith(".bin"):
         return False
     other = f"{_strip_suffix(name)}.idx"

@@ -3,7 +3,7 @@
 One file, or several (a pattern, a list) of one dtype and row shape. A folder of such files is a
 tree, where each file is a sample.
 
-The header is parsed by `numpy.lib.format`, which describes the format.
+The header is parsed by `numpy.lib.format`; its documentation describes the format.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .shards import Location, list_files, number_first
 
 MAGIC = b"\x93NUMPY"
 _HEAD_BYTES = 12 + 10_000
-"""Most bytes of a header that numpy evaluates, but for structured types, which are not read."""
+"""Most bytes of a header that numpy evaluates; structured types, with longer ones, are refused."""
 
 
 class NpyHeader(NamedTuple):

@@ -1,7 +1,7 @@
 """Parquet files: a column is a field. pyarrow decodes them; indexing needs no library.
 
-The parts of a struct are fields of their own, such as "box.width", also in lists; those of an image
-(a struct of "bytes" and "path") are "image" and "image.path". A column of a row group is
+The parts of a struct are fields, such as "box.width", also in lists; of an image (a struct of
+"bytes" and "path") they are "image" and "image.path". A column of a row group is
 read and decoded as a whole. Small row groups, and shuffle="blocked", therefore save work. Dates and
 times are their integers.
 
@@ -77,7 +77,7 @@ class ParquetColumn:
 
 class ColumnChunk(NamedTuple):
     """A column chunk: its place, the bytes of its pages uncompressed, the number of its values
-    (those of lists counted one by one), and how it is stored."""
+    (elements of lists counted one by one), and how it is stored."""
 
     offset: int
     length: int
@@ -350,10 +350,7 @@ def _check_nulls(
     count = chunk[3].get(12, {}).get(3, 0)
     if count and (nulls == "error" or column.shape is not None):
         remedy = "fill them" + ("" if column.shape is not None else ", or nulls='empty'")
-        raise FormatError(
-            f"{source.path}: column {column.name!r} has {count:,} nulls in the row "
-            f"group that begins with row {row:,}: {remedy}, or name other columns (fields=)"
-        )
+        raise FormatError(f"{source.path}: {count:,} of {column.name!r} are null: {remedy}")
 
 
 # -- schema ----------------------------------------------------------------------------------------
@@ -398,7 +395,7 @@ def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
 
 
 def _are_media(parts: list[dict[int, Any]]) -> bool:
-    """Return whether the leaves of a group are those of an image or a sound: bytes and path."""
+    """True if the leaves of a group are an image's or a sound's: bytes and path."""
     return sorted(part.get(4, b"") for part in parts) == [b"bytes", b"path"] and all(
         part.get(1) == codec.BINARY and part.get(3) != _REPEATED for part in parts
     )
@@ -574,7 +571,5 @@ def _decode_chunks(
         except ValueError as error:
             raise source.flaw(start, f"column {name!r} is damaged: {error}") from None
         if len(values) != held.rows[number]:
-            raise source.flaw(
-                start, f"{len(values):,} values of {name!r}, not {held.rows[number]:,}"
-            )
+            raise source.flaw(start, f"{len(values):,} values of {name!r}: damaged")
         yield values

@@ -85,10 +85,6 @@ def _convert_labels(files: Files, walked: list[dict[str, Any]]) -> Int:
         wrong = (flag > 0) | (whole != np.floor(whole))
         for row in np.flatnonzero(wrong)[:1]:
             has = f"{flag[row]:,} labels" if flag[row] else f"the label {label[row]}"
-            raise FormatError(
-                f"{files.path(file)}: at byte {records['at'][row]:,}: record {row:,} has {has}, "
-                f"but "
-                f"a label is one integer: leave label= out, and decode the header of 24 bytes"
-            )
+            raise FormatError(f"{files.path(file)}: record {row:,} has {has}: leave label= out")
         columns.append(label.astype(np.int64))
     return np.concatenate(columns)

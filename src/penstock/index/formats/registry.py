@@ -31,7 +31,7 @@ class Format:
     sniffed:    the module's `sniff(head, name)` decides, by the first 4096 bytes at most. Without
                 magic it is asked last.
     folder:     function of a store: True if its root is a dataset of this format.
-    environments:  patterns may match folders, which the module's `list_environments` finds.
+    environments:  patterns may match folders: the module's `list_environments` finds them.
     stamped:    the module's `read_stamps` reads content that must be as in the index
                 (`Index.stamp`), if the files' size and time do not show every change.
     beside:     ending of files that are of this format if the module's `has_idx_beside`.

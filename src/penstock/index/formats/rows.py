@@ -21,7 +21,7 @@ _SLAB_BYTES = 8 << 20
 """Maximum number of bytes of one read."""
 
 _SMALL_BYTES = 64 << 10
-"""Samples smaller than this on average are read whole, which is cheaper than many small reads."""
+"""Samples smaller than this on average are read whole: cheaper than many small reads."""
 
 _SIZE_BYTES = 4
 
@@ -160,7 +160,7 @@ def _refuse(source: StoreFile, edges: Int, wrong: npt.NDArray[np.bool_], why: st
 
 
 def _check_ends(source: StoreFile, edges: Int, left: Int) -> None:
-    """Compare the only varying column's size, which is known, in the first and last sample."""
+    """Compare the only varying column's size with the known one, in the first and last sample."""
     for sample in {0, len(left) - 1} if len(left) else ():
         head = _read_exactly(source, int(edges[sample]), _SIZE_BYTES).view("<u4")
         wrong = np.arange(len(left)) == (sample if int(head[0]) != left[sample] else -1)

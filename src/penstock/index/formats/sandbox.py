@@ -38,7 +38,7 @@ _START = (
 
 
 class Sandbox:
-    """Process for one call at a time; a context manager, which ends the process.
+    """Process for one call at a time; a context manager that ends the process.
 
     what:     the library, for messages.
     silent_s: seconds that the process may take without finishing and without reading.

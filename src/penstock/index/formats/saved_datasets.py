@@ -1,6 +1,6 @@
-"""Folders of Hugging Face `datasets`: those of `save_to_disk`, and those of its cache.
+"""Folders of Hugging Face `datasets`: of `save_to_disk`, and of its cache.
 
-A saved dataset is Arrow streams and `state.json`, which lists them in order; a saved dictionary of
+A saved dataset is Arrow streams and `state.json`, their list in order; a saved dictionary of
 datasets has a folder for each split, and `dataset_dict.json`. A folder of the cache has
 `dataset_info.json`, the streams of all splits, and whatever `map` and `filter` left there.
 """

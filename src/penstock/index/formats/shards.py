@@ -36,7 +36,7 @@ def list_files(
     """List the files, and the sources that must stay unchanged: also folders that may get new
     files.
 
-    Those of a folder are in ascending order of path bytes, those of patterns pattern by pattern.
+    A folder's files are in ascending order of path bytes, patterns' pattern by pattern.
     """
     if place.kind == "folder":
         listing = scan_folder(store, extensions, progress)
@@ -87,7 +87,7 @@ def number_first(counts: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.in
 
 
 def check_below(by: str, name: str) -> str:
-    """Check that a path in a container or list lies below the data set's root, and normalise it.
+    """Check that a path in a container or list is below the data set's root, and normalise it.
 
     by:  the container or list, as the start of an error's message.
     """

@@ -1,7 +1,7 @@
 """Tables with a file on each row: CSV, TSV, JSON lines, a list of objects in JSON, or Parquet.
 
 One column names the files, relative to the folder of the table; the others are values of the
-samples, which batches have as fields and conditions of selections may name. Types are decided by
+samples: fields of batches, and names in conditions of selections. Types are decided by
 all values of a column: whole numbers are int64, numbers float64 (an empty cell and null are NaN),
 truth values of JSON and Parquet bool, all else text (an empty cell and null are ""). Digits that
 begin with 0, as in "007", are text; so are whole numbers that neither type holds, in JSON an error,
@@ -160,10 +160,7 @@ def _read_separated(path: str, data: bytes, wanted: Sequence[str] | None) -> _Ta
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise FormatError(
-            f"{path}, line {line:,}: byte {data[error.start]:#04x} is no UTF-8: convert the file, "
-            f"as with iconv"
-        ) from None
+        raise FormatError(f"{path}, line {line:,}: no UTF-8: convert it by iconv") from None
     first = text[: text.find("\n")] if "\n" in text else text
     separator = next((mark for mark in "\t,;" if mark in first), ",")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
@@ -179,9 +176,7 @@ def _read_separated(path: str, data: bytes, wanted: Sequence[str] | None) -> _Ta
                 column_choice.number_columns(path, header)
                 continue
             if len(row) != len(header):
-                raise FormatError(
-                    f"{path}, line {reader.line_num:,}: {len(row)} values, not {len(header)}"
-                )
+                raise FormatError(f"{path}, line {reader.line_num:,}: {len(row)} values")
             rows.append(row)
             lines.append(reader.line_num)
     except csv.Error as error:
@@ -303,7 +298,7 @@ def _type_texts(name: str, values: Sequence[str]) -> Attribute:
 def _make_labels(
     path: str, name: str, values: Sequence[Any], locate: Any
 ) -> tuple[tuple[str, ...] | None, Int]:
-    """Make labels of a column: integers, or names, which are numbered in sorted order."""
+    """Make labels of a column: integers, or names, numbered in sorted order."""
     column = _make_column(path, name, values, locate)
     if column.kind == "numbers":
         if column.dtype.kind not in "iu":

@@ -1,9 +1,9 @@
 """TFRecord: records of any length, each between checksums; on request parts of a tf.Example.
 
 A file has no index: all of it is walked, by small reads if records are large. The checksum of each
-length is always compared, those of the data on request: once, when the file is walked
+length is always compared, the data's on request: once, when the file is walked
 (`check="all"`), or whenever a record is read (`verify=True`). `example` makes fields of features:
-each value lies verbatim in the file, so that only the wanted ones are read later.
+each value is verbatim in the file, so that only the wanted ones are read later.
 Files compressed as a whole have no extents and are refused.
 """
 
@@ -82,7 +82,7 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """True if the first length has its checksum, which one in four billion others has by chance."""
+    """True if the first length has its checksum: one in four billion others has it by chance."""
     if len(head) < 12:
         return name.lower().endswith(_SUFFIXES) and not head
     length, stored = struct.unpack_from("<QI", head)

@@ -118,7 +118,7 @@ def _find_ends(source: StoreFile, start: int, kind: np.dtype[Any], eos: int) -> 
 
 
 def _lay_out_documents(starts: Sequence[int], ends: Sequence[Int], itemsize: int) -> RowTable:
-    """Lay out the documents of each file, which end at these bytes."""
+    """Lay out the documents of each file by the bytes at which they end."""
     counts = [len(each) for each in ends]
     file = np.repeat(np.arange(len(ends), dtype=np.uint32), counts)
     begins = [
@@ -150,7 +150,7 @@ def _parse_file(
 def lay_out_windows(
     files: Files, stretches: Sequence[TokenRun], dtype: np.dtype[Any], window: int
 ) -> tuple[Field, Layout]:
-    """Lay out the windows of each file's tokens, which may lie in several runs."""
+    """Lay out the windows of each file's tokens, in one or several runs."""
     joined = [_join_runs(run, dtype.itemsize) for run in stretches]
     totals = [int(each.tokens.sum()) for each in joined]
     counts = [max(0, total - 1) // window for total in totals]

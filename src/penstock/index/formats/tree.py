@@ -1,12 +1,12 @@
 """Folders of files: each file is a sample, and its topmost sub-folder is its class.
 
-If every file lies in some sub-folder, the sub-folders' names, sorted, are the classes (also of
-empty ones, so that a class has the same label in training and validation data). If any file lies at
+If every file is in some sub-folder, the sub-folders' names, sorted, are the classes (also of
+empty ones, so that a class has the same label in training and validation data). If any file is at
 the top, there are no labels.
 
 Read as a tree of classes, the annotations of COCO or VOC would become samples, and `annotations`
 and `images` classes. A folder of several kinds of files is refused, unless `extensions=` says which
-files are samples. The kind of a file is that of its extension. A folder is mixed if
+files are samples. The kind of a file follows from its extension. A folder is mixed if
 
 * two of its sub-folders have no kind in common (`annotations/*.json` beside `train2017/*.jpg`), or
 * two of its sub-folders are called as data and labels are (`images` and `masks`), or
@@ -46,6 +46,9 @@ _data_names = {"images", "image", "imgs", "img", "jpegimages"}
 _label_names = {"labels", "label", "masks", "mask", "annotations", "segmentationclass"}
 _layouts = {".json": ", as COCO does", ".xml": ", as Pascal VOC does", ".txt": ", as YOLO does"}
 _media = {"images", "audio", "video"}
+_OPEN_ONE_KIND = (
+    "open the folder of the samples alone, or a text file of paths and labels, or give extensions="
+)
 NOTES = {"", ".md", ".rst", ".pdf", ".html", ".log", ".db"}
 _FOLDERS_LOOKED_AT = _FILES_LOOKED_AT = 4096
 
@@ -91,21 +94,13 @@ def _check_one_kind(listing: Listing) -> None:
     """Raise FormatError if the files are of several kinds; looks at a few thousand of them."""
     _check_annotations(listing)
     if stray := _find_stray(listing):
-        raise FormatError(
-            f"{listing.files.root} holds {stray}: give extensions= with those of all samples, such "
-            f"as ['.jpg'], or move what is no sample elsewhere"
-        )
+        raise FormatError(f"{listing.files.root} holds {stray}: give extensions= of samples")
 
 
 def _check_annotations(listing: Listing) -> None:
     mixture = _find_unlike_folders(listing) or _find_pairs(listing)
     if mixture:
-        raise FormatError(
-            f"{listing.files.root} holds {mixture}: it looks like samples with annotations, not "
-            f"like classes: open the folder of the samples alone; for labels, a text file with a "
-            f"path and a label on each line; or give extensions= with those of all samples, such "
-            f"as ['.jpg']"
-        )
+        raise FormatError(f"{listing.files.root} holds {mixture}: {_OPEN_ONE_KIND}")
 
 
 def _find_unlike_folders(listing: Listing) -> str:
@@ -154,7 +149,7 @@ def _find_pairs(listing: Listing) -> str:
 
 
 def _find_stray(listing: Listing) -> str:
-    """Describe a file that is of another kind than most, which are media; "" if there is none."""
+    """Describe a file of another kind than most, if these are media; "" if there is none."""
     at_top = np.flatnonzero(listing.folder == 0)[:_FILES_LOOKED_AT].tolist()
     looked_at = {*range(min(len(listing.files), _FILES_LOOKED_AT)), *at_top}
     endings = {file: posixpath.splitext(listing.files.name(file))[1].lower() for file in looked_at}

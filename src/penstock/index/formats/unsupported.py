@@ -177,6 +177,4 @@ def refuse_compressed(source: StoreFile, what: str) -> None:
     compression = find_compression(source.read(0, 6))
     if compression is not None:
         name, program = compression
-        raise source.flaw(
-            0, f"a {what} compressed by {name}, in which no sample has a place: `{program}` it"
-        )
+        raise source.flaw(0, f"a {what} compressed by {name}: `{program}` it")

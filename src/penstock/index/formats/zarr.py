@@ -1,12 +1,12 @@
 """Zarr arrays and groups, versions 2 and 3, in folders: an array is a field.
 
-The first axis counts the samples. Chunks and shards without compression are read where they lie;
+The first axis counts the samples. Chunks and shards without compression are read in place;
 compressed ones are decoded by numcodecs.
 
 Options:
 
     dataset   path of the one array that is read, a field "data"; not for a folder that is one.
-    fields    {field: path of an array}; by default all arrays of the group at the top, which must
+    fields    {field: path of an array}; by default all arrays of the group at the top: they must
               have equal first axes.
     label     path of an array of integers with the labels; by default "label",
               "labels" or "y" in the group, where it has one axis of integers; "" for none.
@@ -60,10 +60,10 @@ def is_array_or_group(store: Store) -> bool:
 class ZarrArray:
     """Metadata of an array.
 
-    chunk:   shape of the part in one file, a shard or a chunk; `inner`: that of a shard's chunks.
+    chunk:   shape of the part in one file, a shard or a chunk; `inner`: of a shard's chunks.
     order:   the axes in the order in which a chunk stores them.
     codecs:  for numcodecs, in the order of encoding.
-    first:   True if a shard's index lies at its start.
+    first:   True if a shard's index is at its start.
     """
 
     name: str
@@ -401,7 +401,7 @@ def _locate_chunks(
     fill: bool,
     progress: Progress | None,
 ) -> ChunkGrid:
-    """Locate the chunks of an array; those of shards by the index of each."""
+    """Locate the chunks of an array; in shards by the index of each."""
     itemsize = array.dtype.itemsize
     outer = ChunkGrid.absent(array.shape, array.chunk, itemsize)
     if array.inner is None:
