@@ -152,11 +152,11 @@ def test_nulls(compression, tmp_path):
     texts = ["a", "bc", None, "d", None]
     table = pa.table({"text": texts, "n": pa.array([1, 2, 3, None, 5]), "m": range(5)})
     write(tmp_path / "x.arrow", table, "file", compression, 2)
-    with pytest.raises(FormatError, match="fill it, or make them empty with nulls='empty"):
+    with pytest.raises(FormatError, match="row 2 of 'text' is null"):
         penstock.open(tmp_path / "x.arrow", index="memory")
-    with pytest.raises(FormatError, match="of 'n' are null"):
+    with pytest.raises(FormatError, match="row 3 of 'n' is null"):
         penstock.open(tmp_path / "x.arrow", index="memory", nulls="empty")
-    with pytest.raises(FormatError, match="of 'n' are null"):
+    with pytest.raises(FormatError, match="row 3 of 'n' is null"):
         penstock.open(tmp_path / "x.arrow", index="memory", label="n", fields=["m"])
     dataset = penstock.open(
         tmp_path / "x.arrow", index="memory", nulls="empty", fields="text", label="m"

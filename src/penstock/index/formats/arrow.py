@@ -77,8 +77,7 @@ class ArrowPart:
     located, known:  place and length of the values of the last dictionary, and its labels; each
               with the bytes of the first and last of its messages.
     nulls:    number of nulls; `first_null` is the row of the first.
-    inner_nulls:  number of nulls inside of lists; `first_inner` is the first row of the first batch
-              that has such.
+    inner_nulls:  number of nulls inside of lists.
     label_rows:  of a label with a dictionary: indices, and what they mean, of each batch.
     """
 
@@ -94,7 +93,6 @@ class ArrowPart:
     nulls: int = 0
     first_null: int = -1
     inner_nulls: int = 0
-    first_inner: int = -1
     labels: list[Int] = field(default_factory=list)
     label_rows: list[tuple[Int, tuple[str, ...] | Int]] = field(default_factory=list)
 
@@ -310,8 +308,6 @@ def _check_inner(
         mask = batch.buffer(node.buffer, node.views, source)
         missing = _read_nulls(source, batch, [mask], slots)
         part.inner_nulls += int(np.count_nonzero(missing))
-        if part.first_inner < 0:
-            part.first_inner = row
         level = column.levels[node.levels]
         ends = _read_numbers(
             source,
@@ -549,7 +545,8 @@ def _check_nulls(
     for file, part in enumerate(parts):
         if part.nulls and (nulls == "error" or fixed):
             remedy = "fill it" if fixed else "fill it, or make them empty with nulls='empty'"
-            raise FormatError(f"{files.path(file)}: {part.nulls:,} of {name!r} are null: {remedy}")
+            row = f"row {part.first_null:,}"
+            raise FormatError(f"{files.path(file)}: {row} of {name!r} is null: {remedy}")
         if part.inner_nulls and nulls == "error":
             raise FormatError(f"{files.path(file)}: {name!r} has nulls inside of lists: {_FILL}")
 
