@@ -158,7 +158,7 @@ def make_index(
     classes = None
     named = _choose_label(held[0], label)
     if named is not None:
-        _check_nulls(files, held, parts.pop(named), named, "error")
+        _check_nulls(files, parts.pop(named), named, "error")
         label_column, classes = _collect_labels(files, held, named)
         if classes is None:
             classes = column_choice.check_class_names(read_names(named), label_column)
@@ -169,7 +169,7 @@ def make_index(
             if f"{name}.path" in parts:
                 raise FormatError(f"{files.path(0)}: {name!r} holds only paths: embed the files")
             continue
-        _check_nulls(files, held, column_parts, name, nulls)
+        _check_nulls(files, column_parts, name, nulls)
         field, layout = _make_field(held, column_parts)
         fields.append(field)
         layouts.append(layout)
@@ -250,7 +250,7 @@ def _add_batch(
     offsets = [
         batch.buffer(level.node.buffer + 1, level.node.views, source) for level in column.levels
     ]
-    _check_inner(source, batch, part, offsets, row)
+    _check_inner(source, batch, part, offsets)
     if is_label and column.kind == "fixed":
         values = _read_numbers(source, batch, first, column.dtype, rows, "labels")
         part.labels.append(column_choice.convert_labels(source.path, column.name, values))
@@ -295,7 +295,6 @@ def _check_inner(
     batch: RecordBatch,
     part: ArrowPart,
     offsets: list[tuple[int, int]],
-    row: int,
 ) -> None:
     """Count nulls inside of lists; an error unless each is a list or text without content."""
     column = part.column
@@ -534,9 +533,7 @@ def _are_alike(ours: ArrowPart, theirs: ArrowPart, content: ArrowContent) -> boo
     return one.plain == other.plain and not (coded and one.held.widths != other.held.widths)
 
 
-def _check_nulls(
-    files: Files, held: list[ArrowContent], parts: list[ArrowPart], name: str, nulls: str
-) -> None:
+def _check_nulls(files: Files, parts: list[ArrowPart], name: str, nulls: str) -> None:
     """Check for nulls that cannot be a sample: FormatError at the first."""
     column = parts[0].column
     fixed = column.held.shape is not None

@@ -297,7 +297,7 @@ def _take_groups(
                 held.chunks[column.name].append(
                     _locate_chunk(source, chunks[column.number], rows, end, column, old)
                 )
-                _check_nulls(source, chunks[column.number], column, nulls, total - rows)
+                _check_nulls(source, chunks[column.number], column, nulls)
     if label:
         held.labels = _read_labels(source, held)
     return held
@@ -339,7 +339,7 @@ def _locate_chunk(
 
 
 def _check_nulls(
-    source: StoreFile, chunk: dict[int, Any], column: ParquetColumn, nulls: str, row: int
+    source: StoreFile, chunk: dict[int, Any], column: ParquetColumn, nulls: str
 ) -> None:
     """Check the statistics for nulls (FormatError).
 
