@@ -472,7 +472,7 @@ def test_what_is_no_tensor_runs_no_code(tmp_path: Path) -> None:
 
 def test_misuse(tmp_path: Path) -> None:
     state = {"n": torch.ones(2)}
-    with pytest.raises(UsageError, match="keep=1"):
+    with pytest.raises(UsageError, match="keep is 1"):
         Storage(tmp_path, keep=1)
     with Storage(tmp_path) as storage:
         with pytest.raises(UsageError, match="step is -1"):

@@ -288,9 +288,9 @@ def test_unsupported_tensors(tmp_path: Path) -> None:
 
 
 def test_wrong_use(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="keep=1"):
+    with pytest.raises(UsageError, match="keep is 1"):
         Checkpoints(tmp_path, keep=1)
-    with pytest.raises(UsageError, match="busy='later'"):
+    with pytest.raises(UsageError, match="busy is .later."):
         Checkpoints(tmp_path, busy="later")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"s3:/bucket/x: write two slashes"):
         Checkpoints("s3:/bucket/x")

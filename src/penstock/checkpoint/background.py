@@ -11,8 +11,9 @@ import time
 import weakref
 from collections.abc import Callable
 
+from ..arguments import check_number
 from ..engine import WakeUp, start_threads
-from ..errors import StalledError, UsageError
+from ..errors import StalledError
 
 _awaited: weakref.WeakSet[BackgroundThread] = weakref.WeakSet()
 
@@ -90,8 +91,8 @@ class JoinDeadline:
     """A time limit for several joins together; None is no limit."""
 
     def __init__(self, timeout_s: float | None) -> None:
-        if timeout_s is not None and not timeout_s >= 0:
-            raise UsageError(f"timeout_s={timeout_s!r}: use seconds from 0 on, or None")
+        if timeout_s is not None:
+            check_number("timeout_s", timeout_s, infinite=True)
         self._timeout_s = timeout_s
         self._began_s = time.monotonic()
 

@@ -16,9 +16,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
-from ..arguments import check_kind
+from ..arguments import check_choice, check_kind, check_whole
 from ..budget import Budget
 from ..engine import PROCESS_QUEUE
 from ..errors import ForkError, MissingError, UsageError
@@ -83,12 +83,9 @@ class Checkpoints:
         gather: Gather | Gathers | None = None,
         local: Local | None = None,
     ) -> None:
-        if type(keep) is not int or keep < KEEP_MIN:
-            raise UsageError(f"keep={keep!r}: keep {KEEP_MIN} checkpoints or more")
-        if busy not in ("wait", "skip"):
-            raise UsageError(f"busy={busy!r}: use 'wait' or 'skip'")
-        if budget is not None and not isinstance(budget, Budget):
-            raise UsageError(f"budget is {budget!r}: give a penstock.Budget")
+        keep = check_whole("keep", keep, KEEP_MIN)
+        check_choice("busy", busy, get_args(Busy))
+        check_kind("budget", budget or Budget(), Budget, "a penstock.Budget")
         tiers = () if local is None else parse_local(local)
         self.keep = keep
         self.busy = busy
@@ -176,8 +173,7 @@ class Checkpoints:
         """
         began_s = time.perf_counter()
         self._check_usable()
-        if type(step) is not int or step < 0:
-            raise UsageError(f"step is {step!r}: use an integer from 0 on")
+        step = check_whole("step", step, 0)
         if loader is not None and not hasattr(loader, "state_dict"):
             check_kind("loader", loader, dict, "an object with state_dict, or such a state")
         if self._is_busy():
@@ -296,8 +292,7 @@ class Checkpoints:
         until:      "held" is enough if there are tiers: the save survives a kill of the job, and
                     its memory is free.
         """
-        if until not in ("committed", "held"):
-            raise UsageError(f"until={until!r}: use 'committed' or 'held'")
+        check_choice("until", until, ("committed", "held"))
         self._wait_until(timeout_s, until == "held")
         self._raise_failure()
         return self.last

@@ -105,16 +105,20 @@ class Folder(Repository):
     def write_shard(
         self, attempt_path: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
     ) -> ShardEntry:
-        def write(path: str) -> ShardEntry:
-            return self.storage.write_shard(path, memory, pieces, flush)
-
-        return write_synced(self.storage, attempt_path, name, write)
+        return write_synced(
+            self.storage,
+            attempt_path,
+            name,
+            lambda path: self.storage.write_shard(path, memory, pieces, flush),
+        )
 
     def copy_shard(self, attempt_path: str, name: str, file: str, flush: Flush) -> None:
-        def copy(path: str) -> None:
-            self.storage.copy_shard(path, file, flush)
-
-        write_synced(self.storage, attempt_path, name, copy)
+        write_synced(
+            self.storage,
+            attempt_path,
+            name,
+            lambda path: self.storage.copy_shard(path, file, flush),
+        )
 
     def commit(self, attempt_path: str, index: CheckpointIndex, lock: WriteLock) -> CheckpointEntry:
         """Commit as `Repository.commit` says. If only the very last call failed, the sync of a name

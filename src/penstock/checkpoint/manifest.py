@@ -158,6 +158,8 @@ _SHARD_NAME = re.compile(r"rank-\d+\.shard")
 _ATTEMPT_NAME = re.compile(r"[0-9a-f]+")
 _BYTES_MAX = 1 << 62
 
+_Test = Callable[[Any], bool]
+
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _BYTES_MAX
@@ -168,59 +170,46 @@ def _is_crc(value: Any) -> bool:
 
 
 def is_counts(value: Any) -> bool:
-    """True if a value of a document is a list of whole numbers from 0 on."""
+    """Return True if a value of a document is a list of whole numbers from 0 on."""
     return type(value) is list and all(map(_is_count, value))
 
 
-def _is_name(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_name(pattern: re.Pattern[str]) -> _Test:
     return lambda value: type(value) is str and bool(pattern.fullmatch(value))
 
 
-_Schema = dict[str, tuple[str, Callable[[Any], bool]]]
-"""Fields, what their values are, and a test of that."""
-_COUNT = "a whole number from 0 on", _is_count
-_COUNTS = "a list of whole numbers from 0 on", is_counts
-_CRC = "a CRC-32C", _is_crc
-_TEXT: tuple[str, Callable[[Any], bool]] = "a text", lambda value: type(value) is str
-_PIECE: _Schema = {
-    "name": _TEXT,
-    "dtype": _TEXT,
-    "shape": _COUNTS,
-    "offsets": ("a list of one number or more", lambda value: is_counts(value) and bool(value)),
-    "offset": _COUNT,
-    "length": _COUNT,
-    "crc32c": _CRC,
+_PIECE: dict[str, _Test] = {
+    "name": _is_text,
+    "dtype": _is_text,
+    "shape": is_counts,
+    "offsets": lambda value: is_counts(value) and bool(value),
+    "offset": _is_count,
+    "length": _is_count,
+    "crc32c": _is_crc,
 }
-_SHARD: _Schema = {
-    "file": ("the name of a shard, such as rank-0.shard", _is_name(_SHARD_NAME)),
-    "bytes": _COUNT,
-    "crc32c": _CRC,
-}
-_INDEX: _Schema = {
-    "step": _COUNT,
-    "attempt": ("the name of an attempt", _is_name(_ATTEMPT_NAME)),
-    "ranks": ("a whole number from 1 on", lambda value: _is_count(value) and value > 0),
-    "kind": _TEXT,
-    "shards": ("a list", lambda value: type(value) is list),
-    "content": ("an object", lambda value: type(value) is dict),
+_SHARD: dict[str, _Test] = {"file": _is_name(_SHARD_NAME), "bytes": _is_count, "crc32c": _is_crc}
+_INDEX: dict[str, _Test] = {
+    "step": _is_count,
+    "attempt": _is_name(_ATTEMPT_NAME),
+    "ranks": lambda value: _is_count(value) and value > 0,
+    "kind": _is_text,
+    "shards": lambda value: type(value) is list,
+    "content": lambda value: type(value) is dict,
 }
 
 
-def _check_fields(schema: _Schema, values: Mapping[str, Any], where: str, what: str) -> None:
-    for name, (wanted, is_right) in schema.items():
+def _parse_row(tests: Mapping[str, _Test], row: Any, where: str) -> dict[str, Any]:
+    """Name the values of a list; FormatError if they are not values that `tests` accept."""
+    if type(row) is not list or len(row) != len(tests):
+        raise _build_content_error(where, f"{row!r:.80} is not a list of {', '.join(tests)}")
+    values = dict(zip(tests, row, strict=True))
+    for name, is_right in tests.items():
         if not is_right(values[name]):
-            raise _build_content_error(
-                where, f"{name!r} of {what} is {values[name]!r:.80}, not {wanted}"
-            )
-
-
-def _parse_row(schema: _Schema, row: Any, where: str, what: str) -> dict[str, Any]:
-    if type(row) is not list or len(row) != len(schema):
-        raise _build_content_error(
-            where, f"{what} is {row!r:.80}, not a list of {', '.join(schema)}"
-        )
-    values = dict(zip(schema, row, strict=True))
-    _check_fields(schema, values, where, what)
+            raise _build_content_error(where, f"{name!r} is {values[name]!r:.80}")
     return values
 
 
@@ -271,8 +260,8 @@ def decode_pieces(manifest: bytes, file: str, begin: int, where: str) -> tuple[P
     rows = unseal("shard", manifest, where)
     if type(rows) is not list:
         raise _build_content_error(where, f"its manifest is {rows!r:.80}, not a list")
-    for number, row in enumerate(rows):
-        fields = _parse_row(_PIECE, row, where, f"piece {number}")
+    for row in rows:
+        fields = _parse_row(_PIECE, row, where)
         shape, offsets = tuple(fields.pop("shape")), tuple(fields.pop("offsets"))
         piece = Piece(file=file, shape=shape, offsets=offsets, **fields)
         if piece.offset != at:
@@ -306,12 +295,9 @@ def decode_index(data: bytes, where: str) -> CheckpointIndex:
         raise FormatError(
             f"{where} is an index of another version of penstock: load it with that version"
         )
-    _check_fields(_INDEX, document, where, "the index")
-    shards = tuple(
-        ShardEntry(**_parse_row(_SHARD, row, where, f"shard {number}"))
-        for number, row in enumerate(document["shards"])
-    )
-    return CheckpointIndex(**{**document, "shards": shards})
+    values = _parse_row(_INDEX, [document[name] for name in _INDEX], where)
+    shards = tuple(ShardEntry(**_parse_row(_SHARD, row, where)) for row in values["shards"])
+    return CheckpointIndex(**{**values, "shards": shards})
 
 
 def check_coverage(sizes: Mapping[str, int], pieces: Sequence[Piece], where: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,71 +28,101 @@ _READ_BYTES = 4 << 20
 """Bytes that are read and summed at a time, while the processor's caches hold them."""
 
 
-class ShardReader(Protocol):
+class ShardStorage:
     """A place of shards.
 
-    readers:    pieces to read at once, for the best rate.
-    is_shared:  False for the disks of this host, whose reads wait for no turn and are only counted.
+    readers:    number of pieces to read at once, for the best rate.
+    is_shared:  False for the disks of this host: their reads wait for no turn and are only counted.
     """
 
-    @property
-    def readers(self) -> int: ...
-    @property
-    def is_shared(self) -> bool: ...
+    readers = 4
+    is_shared = True
 
     def open_shard(self, path: str) -> AbstractContextManager[ShardSource]:
-        """Open a shard by its path."""
+        """Open a shard by its path: its folder and its name."""
+        return open_shard_file(path)
 
+    def check_shard(self, folder: str, shard: ShardEntry) -> Sequence[Piece]:
+        """Return the pieces of a shard in a folder; FormatError or MissingError if it is not the
+        shard that the entry names."""
+        path = f"{folder}/{shard.file}"
+        pieces, actual = self.read_manifest(path)
+        if actual != shard:
+            raise build_damage_error(
+                path,
+                f"it has {actual.bytes:,} bytes and the checksum {actual.crc32c:08x}, but the index"
+                f" names one of {shard.bytes:,} and {shard.crc32c:08x}",
+            )
+        return pieces
 
-def list_shard_pieces(reader: ShardReader, folder: str, shard: ShardEntry) -> tuple[Piece, ...]:
-    """List the pieces of a shard; FormatError if it is not the shard that the index names."""
-    path = f"{folder}/{shard.file}"
-    pieces, actual = read_manifest(reader, path)
-    if actual.bytes != shard.bytes:
-        raise build_damage_error(path, f"it has {actual.bytes:,} bytes, but had {shard.bytes:,}")
-    if actual.crc32c != shard.crc32c:
-        raise build_damage_error(path, "its manifest is not the one that the index names")
-    return pieces
+    def read_manifest(self, path: str) -> tuple[Sequence[Piece], ShardEntry]:
+        """Read the manifest of a shard: its pieces, and its entry for an index."""
+        name = os.path.basename(path)
+        with self.open_shard(path) as source:
+            size = source.bytes
+            trailer = _read(source, TRAILER_BYTES, max(0, size - TRAILER_BYTES))
+            start, length = locate_manifest(trailer, size, path)
+            manifest = _read(source, length, start)
+        return decode_pieces(manifest, name, start, path), ShardEntry(name, size, crc32c(manifest))
 
+    def read_pieces(
+        self, folder: str, pieces: Iterable[Piece], target: Callable[[Piece], Memory | None]
+    ) -> None:
+        """Read the bytes of pieces, several at a time, and compare them with their checksums.
 
-def read_manifest(reader: ShardReader, path: str) -> tuple[tuple[Piece, ...], ShardEntry]:
-    """Read the manifest of a shard: its pieces, and the entry by which an index would name it."""
-    name = os.path.basename(path)
-    with reader.open_shard(path) as source:
-        size = source.bytes
-        begin, length = locate_manifest(
-            _read(source, TRAILER_BYTES, max(0, size - TRAILER_BYTES)), size, path
-        )
-        manifest = _read(source, length, begin)
-    return decode_pieces(manifest, name, begin, path), ShardEntry(name, size, crc32c(manifest))
+        target:  returns the memory for a piece: `piece.padded_bytes`, the last of them zeros; or
+                 None to check the piece only.
 
+        FormatError names the file and the piece that is damaged; StorageError the file that cannot
+        be read.
+        """
+        turns = _Turns(self.is_shared)
+        with ThreadPool(self.readers) as threads:
+            tasks = [
+                threads.submit(self._read_piece, folder, piece, target(piece), turns)
+                for piece in pieces
+            ]
+            try:
+                for task in tasks:
+                    task.result()
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                turns.give_up()
+                raise
 
-def read_pieces(
-    reader: ShardReader,
-    folder: str,
-    wanted: Iterable[Piece],
-    target: Callable[[Piece], Memory | None],
-) -> None:
-    """Read the bytes of pieces, several at a time, and compare them with their checksums.
+    def _read_piece(self, folder: str, piece: Piece, target: Memory | None, turns: _Turns) -> None:
+        path = f"{folder}/{piece.file}"
+        size = piece.padded_bytes
+        scratch = np.empty(min(_READ_BYTES, size), np.uint8) if target is None else target
+        crc = 0
+        with self.open_shard(path) as source:
+            for at in range(0, size, _READ_BYTES):
+                length = min(_READ_BYTES, size - at)
+                start = 0 if target is None else at
+                memory = scratch[start : start + length]
+                with turns.take(length):
+                    count = source.read(memory, piece.offset + at)
+                if count < length:
+                    raise build_damage_error(path, f"it ends inside piece {piece.name!r}")
+                crc = crc32c(memory.data, crc)
+        if crc != piece.crc32c:
+            raise build_damage_error(
+                path,
+                f"piece {piece.name!r} at {piece.offset:,}, {piece.length:,} bytes, does not match"
+                " its checksum",
+            )
 
-    target:  returns where the bytes of a piece go: `piece.padded_bytes` of them, the last of them
-             zeros; None if they are only to be checked.
-
-    FormatError names the file and the piece that is damaged; StorageError the file that cannot be
-    read.
-    """
-    turns = _Turns(reader.is_shared)
-    with ThreadPool(reader.readers) as threads:
-        tasks = [
-            threads.submit(_read_piece, reader, folder, piece, target, turns) for piece in wanted
-        ]
-        try:
-            for task in tasks:
-                task.result()
-        except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
-            turns.give_up()
-            raise
+    def find_whole_shards(self, folder: str) -> list[ShardEntry]:
+        """Return the shards in a folder that are whole: every byte is read. StorageError if one
+        cannot be read."""
+        entries = []
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(".shard"):
+                with contextlib.suppress(DataError):
+                    pieces, shard = self.read_manifest(f"{folder}/{name}")
+                    self.read_pieces(folder, pieces, lambda _: None)
+                    entries.append(shard)
+        return entries
 
 
 class _Turns:
@@ -107,7 +137,7 @@ class _Turns:
 
     @contextlib.contextmanager
     def take(self, size: int) -> Iterator[None]:
-        """Wait until so many bytes may be read; OSError if all was given up."""
+        """Wait until `size` bytes may be read; OSError after `give_up`."""
         if not (self._is_shared and PROCESS_QUEUE.is_bounded):
             yield
             PROCESS_QUEUE.count("read", "checkpoint", size)
@@ -121,42 +151,10 @@ class _Turns:
         self._put.remove(turn)
 
     def give_up(self) -> None:
-        """Let no thread wait any more."""
+        """End all waits."""
         self._is_over = True
         for turn in list(self._put):
             turn.give_up()
-
-
-def _read_piece(
-    reader: ShardReader,
-    folder: str,
-    piece: Piece,
-    target: Callable[[Piece], Memory | None],
-    turns: _Turns,
-) -> None:
-    path = f"{folder}/{piece.file}"
-    target_memory = target(piece)
-    scratch = (
-        np.empty(min(_READ_BYTES, piece.padded_bytes), np.uint8)
-        if target_memory is None
-        else target_memory
-    )
-    crc = 0
-    with reader.open_shard(path) as source:
-        for at in range(0, piece.padded_bytes, _READ_BYTES):
-            size = min(_READ_BYTES, piece.padded_bytes - at)
-            part = scratch[:size] if target_memory is None else target_memory[at : at + size]
-            with turns.take(size):
-                count = source.read(part, piece.offset + at)
-            if count < size:
-                raise build_damage_error(path, f"it ends inside piece {piece.name!r}")
-            crc = crc32c(part.data, crc)
-    if crc != piece.crc32c:
-        raise build_damage_error(
-            path,
-            f"piece {piece.name!r} at {piece.offset:,}, {piece.length:,} bytes, does not match its"
-            " checksum",
-        )
 
 
 def _read(source: ShardSource, size: int, at: int) -> bytes:
@@ -200,19 +198,6 @@ def open_shard_file(path: str) -> Iterator[ShardSource]:
             yield _File(file)
         finally:
             os.close(file)
-
-
-def find_whole_shards(reader: ShardReader, folder: str) -> list[ShardEntry]:
-    """Find the shards in a folder of a tier that are whole: every byte is read. StorageError if one
-    cannot be read."""
-    entries = []
-    for name in sorted(os.listdir(folder)):
-        if name.endswith(".shard"):
-            with contextlib.suppress(DataError):
-                pieces, shard = read_manifest(reader, f"{folder}/{name}")
-                read_pieces(reader, folder, pieces, lambda _: None)
-                entries.append(shard)
-    return entries
 
 
 @contextlib.contextmanager

@@ -54,15 +54,8 @@ class StorageLock(Protocol):
         """Let other processes take the lock. May be called again."""
 
 
-class CheckpointStorage:
-    """Files, and the surroundings of a process: clock, warnings, threads.
-
-    is_shared:  True if reads take turns with all reads and writes of this process; False for disks
-                of this host.
-    readers:    number of pieces to read at once for the best rate.
-    """
-
-    readers = 4
+class CheckpointStorage(shards.ShardStorage):
+    """Files with their shards, and the surroundings of a process: clock, warnings, threads."""
 
     def __init__(self, *, is_shared: bool = True) -> None:
         self.is_shared = is_shared
@@ -198,27 +191,6 @@ class CheckpointStorage:
             return os.read(file, 200)
         finally:
             os.close(file)
-
-    # -- shards ------------------------------------------------------------------------------------
-
-    def open_shard(self, path: str) -> AbstractContextManager[ShardSource]:
-        """Open a shard to be read. path: the checkpoint's path and the shard's name."""
-        return shards.open_shard_file(path)
-
-    def check_shard(self, folder: str, shard: ShardEntry) -> Sequence[Piece]:
-        """Return the pieces of a shard in a folder; FormatError or MissingError if it is not the
-        shard that the entry names."""
-        return shards.list_shard_pieces(self, folder, shard)
-
-    def read_pieces(
-        self, folder: str, pieces: Sequence[Piece], target: Callable[[Piece], Memory | None]
-    ) -> None:
-        """Read pieces of shards in a folder and check them: see `shards.read_pieces`."""
-        shards.read_pieces(self, folder, pieces, target)
-
-    def find_whole_shards(self, folder: str) -> list[ShardEntry]:
-        """Return the shards in a folder that are whole: every byte is read."""
-        return shards.find_whole_shards(self, folder)
 
 
 class _LockFile:

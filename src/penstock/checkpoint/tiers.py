@@ -386,11 +386,12 @@ class Tiers:
         flush: Flush,
     ) -> ShardEntry:
         """Write a shard to a tier; it survives a power cut when this returns."""
-
-        def write(path: str) -> ShardEntry:
-            return self.storage.write_shard(path, memory, pieces, flush)
-
-        return write_synced(self.storage, self._make_folder(number, step, attempt), name, write)
+        return write_synced(
+            self.storage,
+            self._make_folder(number, step, attempt),
+            name,
+            lambda path: self.storage.write_shard(path, memory, pieces, flush),
+        )
 
     def put_index(self, held: HeldSave) -> None:
         """Write the index of a save to the first tier that takes it; then the save is held."""

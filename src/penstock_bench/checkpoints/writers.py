@@ -145,7 +145,7 @@ class PenstockWriter:
     def load(self, path: str) -> State:
         with translate_errors(path):
             place = Folder(os.path.dirname(path))
-            pieces, _ = shards.read_manifest(place.storage, path)
+            pieces, _ = place.storage.read_manifest(path)
             memory = {piece: shards.allocate_block(piece.length) for piece in pieces}
             place.storage.read_pieces(place.path, pieces, memory.__getitem__)
         return {

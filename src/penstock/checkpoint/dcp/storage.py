@@ -37,6 +37,7 @@ from torch.futures import Future
 import torch
 
 from ... import limits
+from ...arguments import check_whole
 from ...budget import Budget
 from ...errors import StorageError, UsageError
 from .. import pytree, tensors
@@ -89,8 +90,7 @@ class Storage:
     def __init__(
         self, folder: str | os.PathLike[str], *, keep: int = 3, budget: Budget | None = None
     ) -> None:
-        if type(keep) is not int or keep < KEEP_MIN:
-            raise UsageError(f"keep={keep!r}: keep {KEEP_MIN} checkpoints or more")
+        keep = check_whole("keep", keep, KEEP_MIN)
         self.path = resolve_path(folder)
         self.keep = keep
         self.budget = budget or Budget()
@@ -111,8 +111,7 @@ class Storage:
         Waits until the save before is over. Its future has the outcome; RuntimeWarning if it was
         not committed.
         """
-        if type(step) is not int or step < 0:
-            raise UsageError(f"step is {step!r}: use an integer from 0 on")
+        step = check_whole("step", step, 0)
         self._wait_until_over(timeout_s)
         self._last = Writer(self, step, loader)
         return self._last
