@@ -96,13 +96,13 @@ def connect_ranks(
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         raise UsageError(
-            f"the {place.world_size} ranks ({place.source}) that save together have to exchange"
-            " messages: initialise torch.distributed first, or pass gather="
+            f"{place.world_size} ranks ({place.source}) save: initialise torch.distributed first,"
+            " or pass gather="
         )
     if distributed.get_world_size() != place.world_size:
         raise UsageError(
-            f"the process group has {distributed.get_world_size()} ranks, but the checkpoint has"
-            f" {place.world_size} ({place.source}): pass gather= for the ranks that save together"
+            f"the process group has {distributed.get_world_size()} ranks, the checkpoint"
+            f" {place.world_size} ({place.source}): pass gather="
         )
     for_train, for_save, for_drain = (
         Ranks(place, _make_group_gather(distributed, place)) for _ in range(3)
@@ -119,9 +119,8 @@ def _make_group_gather(distributed: Any, place: Place) -> Gather:
             distributed.all_gather_object(texts, text, group=group)
         except RuntimeError as error:  # a connection was lost, or the time-out of the group
             raise WorkerError(
-                f"rank {place.rank} lost the other ranks while a checkpoint was saved"
-                f" ({error!s:.200}): that save was not committed; restart the job from the last"
-                " checkpoint"
+                f"rank {place.rank} lost the other ranks ({error!s:.200}): the save was not"
+                " committed; restart the job from the last checkpoint"
             ) from None
         return texts
 

@@ -147,9 +147,8 @@ def build_difference_error(step: int, rank_rows: Sequence[Sequence[Sequence[Any]
         names = [rows[equal][0] for rows in (mine, theirs) if equal < len(rows)]
         return UsageError(
             f"the ranks save states of different shape at step {step}: {_name_ranks(others)}"
-            f" from rank 0, first at {' and '.join(map(repr, dict.fromkeys(names)))}: save the same"
-            " names, dtypes and shapes on all, and what is each rank's own by per_rank=; nothing"
-            " was committed"
+            f" from rank 0, first at {' and '.join(map(repr, dict.fromkeys(names)))}: save equal"
+            " shapes on all ranks, and other values by per_rank=; nothing was committed"
         )
     others = [rank for rank, sums in enumerate(rank_sums) if sums != rank_sums[0]]
     names = [
@@ -165,9 +164,8 @@ def build_values_error(step: int, name: str, first: int, others: Sequence[int]) 
     """Build the error for an array whose values differ between ranks."""
     return UsageError(
         f"the ranks save different values at step {step}: {name} of {_name_ranks(others)} from rank"
-        f" {first}: make them equal before saving (send those of rank {first} to all), or save what"
-        " is each rank's own apart (per_rank=, or other names with torch.distributed.checkpoint);"
-        " nothing was committed"
+        f" {first}: make them equal, or save them by per_rank= (with torch.distributed.checkpoint,"
+        " by other names); nothing was committed"
     )
 
 

@@ -129,8 +129,8 @@ class Folder(Repository):
                 size = self._measure_file(f"{attempt_path}/{shard.file}")
             if size != shard.bytes:
                 raise StorageError(
-                    f"{attempt_path}: {shard.file} has {size:,} bytes, but {shard.bytes:,} were"
-                    " written: is the folder shared by all ranks? Save again: nothing was committed"
+                    f"{attempt_path}: {shard.file} has {size:,} of {shard.bytes:,} bytes: do all"
+                    f" ranks share the folder? {AGAIN}"
                 )
         sequence = self._find_last_sequence() + 1
         path = f"{self.path}/step-{index.step}.{sequence}"

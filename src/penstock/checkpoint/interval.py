@@ -57,8 +57,8 @@ class Costs:
         check_fields(self)
         if self.commit_s < self.blocked_s:
             raise UsageError(
-                f"Costs.commit_s is {self.commit_s!r} and blocked_s {self.blocked_s!r}: a commit "
-                "comes after training goes on; give the time from the call of save"
+                f"Costs.commit_s is {self.commit_s!r}, below blocked_s {self.blocked_s!r}: give the"
+                " time from the call of save"
             )
 
     @property

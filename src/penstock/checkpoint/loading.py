@@ -126,7 +126,7 @@ def load_entry(repository: Repository, entry: CheckpointEntry, place: Place) -> 
     if index.kind != STATE:
         raise FormatError(
             f"{where} is of kind {index.kind!r}, not {STATE!r}: load it with the library that"
-            " saved it, perhaps torch.distributed.checkpoint"
+            " saved it"
         )
     pieces = _list_pieces(repository, entry, index)
     common = _Blocks(index.content, _choose_pieces(pieces, STATE_BLOCK), where)
@@ -170,8 +170,7 @@ class _Blocks:
         )
         if type(state) is not dict or state.keys() != set(names):
             raise FormatError(
-                f"{self._where} describes no state with the parts {' and '.join(names)}: another"
-                " program wrote it; load another checkpoint"
+                f"{self._where} has no parts {' and '.join(names)}: load another checkpoint"
             )
         return [state[name] for name in names]
 

@@ -146,10 +146,7 @@ def _format_head(kind: str, body: bytes) -> bytes:
 
 def build_damage_error(where: str, how: str) -> FormatError:
     """Build the error for a damaged file."""
-    return FormatError(
-        f"{where} is damaged: {how}: it was cut or altered after it was written; load another"
-        " checkpoint, and check the storage"
-    )
+    return FormatError(f"{where} is damaged: {how}: load another checkpoint, and check the storage")
 
 
 # -- schema ----------------------------------------------------------------------------------------
@@ -224,8 +221,8 @@ def get_block_sizes(content: Any, where: str) -> dict[str, int]:
 def _build_content_error(where: str, how: str) -> FormatError:
     """Build the error for a file that has the checksum that it should have, and makes no sense."""
     return FormatError(
-        f"{where} describes no checkpoint that this version of penstock knows: {how}: a newer"
-        " version or another program wrote it; load it with that, or load another checkpoint"
+        f"{where} describes no checkpoint that this version of penstock knows: {how}: load it with"
+        " the version that wrote it"
     )
 
 

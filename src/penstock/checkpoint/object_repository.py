@@ -73,8 +73,7 @@ class Prefix(Repository):
         bucket = None if where.bucket.startswith("hf://") else open_bucket(where.bucket)
         if bucket is None or not bucket.listable:
             raise UsageError(
-                f"{where.url}: hubs and web servers are only read from: use s3://, gs://, az:// or"
-                " a folder"
+                f"{where.url}: hubs and web servers are only read from: use s3://, gs:// or az://"
             )
         key = f"{where.key}/" if where.key else ""
         return cls(where.url, key, ObjectStorage(bucket, where.url, key))
@@ -118,8 +117,8 @@ class Prefix(Repository):
             path = self.locate_shards(entry, index)
             if path != entry.path:
                 raise FormatError(
-                    f"{self.index_path(entry)} is of {path}, and was listed as of {entry.path}: it"
-                    " was damaged on its way; list the checkpoints again"
+                    f"{self.index_path(entry)} is of {path}, not {entry.path}: it was damaged on"
+                    " its way; list the checkpoints again"
                 )
         except FormatError:
             self._numbered.forget()
@@ -178,9 +177,8 @@ class Prefix(Repository):
         for shard in index.shards:
             if sizes.get(shard.file) != shard.bytes:
                 raise StorageError(
-                    f"{attempt_path}: {shard.file} has {sizes.get(shard.file, 0):,} bytes, but"
-                    f" {shard.bytes:,} were written: do all ranks write to one service? Save"
-                    " again: nothing was committed"
+                    f"{attempt_path}: {shard.file} has {sizes.get(shard.file, 0):,} of"
+                    f" {shard.bytes:,} bytes: do all ranks write to one service? {AGAIN}"
                 )
         self._maybe_committed.add(attempt_path)
         try:

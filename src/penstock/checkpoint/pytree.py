@@ -144,8 +144,7 @@ def rebuild_state(skeleton: Json, memory: Callable[[str], Memory], where: str) -
         *(RuntimeError, ArithmeticError, BufferError),
     ) as error:
         raise FormatError(
-            f"{where} describes no state that this version of penstock knows ({error}): a newer"
-            " version wrote it, or it is damaged"
+            f"{where} describes no state that this version of penstock knows ({error})"
         ) from None
 
 
@@ -157,8 +156,7 @@ def _encode_node(
 ) -> Json:
     if depth > _DEPTH_MAX:
         raise UsageError(
-            f"the state is nested deeper than {_DEPTH_MAX} at {path[:80]}...: does it contain"
-            " itself?"
+            f"the state is nested deeper than {_DEPTH_MAX} at {path[:80]}: does it contain itself?"
         )
     kind = type(value)
     if value is None or kind in (bool, int, str):
@@ -217,16 +215,15 @@ def _make_leaf(value: Any, path: str) -> Leaf:
         kind = "numpy"
         if type(value) is not np.ndarray or value.dtype.kind not in _KINDS or value.dtype.names:
             raise UsageError(
-                f"{path or 'the state'} is a {type(value).__name__} of {value.dtype}: only plain"
-                " arrays of numbers, times and strings of a fixed length can be saved: convert it"
+                f"{path or 'the state'} is a {type(value).__name__} of {value.dtype}: convert it to"
+                " an array of numbers, times or strings"
             )
     elif "torch" in sys.modules and import_tensors().is_tensor(value):  # or there can be none
         return make_tensor_leaf(value, path)
     else:
         raise UsageError(
             f"{path or 'the state'} is of type {type(value).__module__}.{type(value).__qualname__},"
-            " which cannot be saved: make it of dicts, lists, tuples, numbers, strings, bytes,"
-            " numpy arrays and torch tensors (save the state_dict() of an object)"
+            " which cannot be saved: save numbers, strings, arrays, tensors and containers of them"
         )
     dtype, address = value.dtype, value.ctypes.data
     return describe_array(

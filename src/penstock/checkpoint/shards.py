@@ -48,11 +48,8 @@ class ShardStorage:
         path = f"{folder}/{shard.file}"
         pieces, actual = self.read_manifest(path)
         if actual != shard:
-            raise build_damage_error(
-                path,
-                f"it has {actual.bytes:,} bytes and the checksum {actual.crc32c:08x}, but the index"
-                f" names one of {shard.bytes:,} and {shard.crc32c:08x}",
-            )
+            how = f"it has {actual.bytes:,} bytes, and is not the one that the index names"
+            raise build_damage_error(path, how)
         return pieces
 
     def read_manifest(self, path: str) -> tuple[Sequence[Piece], ShardEntry]:
@@ -207,15 +204,13 @@ def translate_read_errors(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise MissingError(
-            f"{path} is not there: the job that writes there may have removed it; list the"
-            " checkpoints that are left, and load one of them"
+            f"{path} is not there: its job may have removed it; list the checkpoints again"
         ) from None
     except (MissingError, StorageError):
         raise
     except OSError as error:
         failed = StorageError(
-            f"{path} cannot be read: {error.strerror or error}: check the folder and its file"
-            " system"
+            f"{path} cannot be read: {error.strerror or error}: check the file system"
         )
         failed.errno = error.errno
         raise failed from None

@@ -361,8 +361,7 @@ class Fence:
         """Make the steps of an optimizer of torch wait at this fence."""
         if not hasattr(optimizer, "register_step_pre_hook"):
             raise UsageError(
-                f"{type(optimizer).__name__} has no register_step_pre_hook: attach an optimizer of"
-                " torch"
+                f"{type(optimizer).__name__} has no register_step_pre_hook: attach one of torch"
             )
         if any(known is optimizer for known in self._optimizers):
             return

@@ -391,9 +391,8 @@ def build_service_error(error: ObjectRefused, url: str, again: str = "") -> Pens
     """Build the error that a service's refusal means for a checkpoint."""
     if error.code == errno.ENOENT and not again:
         return MissingError(
-            f"{url} is not there ({error.what}): the job that writes there may have removed it:"
-            " list the checkpoints that are left, and load one of them; or check the name, and the"
-            " service's endpoint (AWS_ENDPOINT_URL)"
+            f"{url} is not there ({error.what}): its job may have removed it; list the checkpoints"
+            " again, or check the name and the endpoint (AWS_ENDPOINT_URL)"
         )
     remedy = "check the service and the network"
     if error.code == errno.EACCES:

@@ -26,8 +26,7 @@ def describe_tensor(tensor: torch.Tensor, path: str) -> tuple[Any, ...]:
     if not plain or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         raise UsageError(
             f"{path or 'the state'} is a {type(tensor).__name__} ({tensor.layout}, on"
-            f" {tensor.device}), not a dense tensor: save its parts; for sharded tensors"
-            " use torch.distributed.checkpoint with penstock's writer"
+            f" {tensor.device}), not a dense tensor: save its parts, or use penstock.checkpoint.dcp"
         )
     value = tensor.detach().resolve_conj().resolve_neg()
     size = value.element_size()

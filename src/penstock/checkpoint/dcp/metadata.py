@@ -58,9 +58,8 @@ def _encode_paths(planned: Any) -> dict[str, list[str | int]] | None:
     )
     if not paths:
         raise UsageError(
-            f"the planner's data ({type(planned).__name__}) are not those of DefaultSavePlanner:"
-            " use that planner, or one derived from it; keys of the state have to be strings and"
-            " integers"
+            f"the planner's data ({type(planned).__name__}) have keys other than strings and"
+            " integers: use DefaultSavePlanner, or a planner derived from it"
         )
     return {name: list(path) for name, path in planned.items()}
 
@@ -74,8 +73,7 @@ def decode_metadata(content: Mapping[str, Any], where: str) -> Metadata:
         return Metadata(states, planner_data=paths, version=content["version"])
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise FormatError(
-            f"{where} describes no state of DCP that this version of penstock knows ({error!r}):"
-            " load it with the version that wrote it"
+            f"{where} is a state of another version of penstock ({error!r}): load it with that"
         ) from None
 
 

@@ -68,8 +68,7 @@ class Reader(StorageReader):
         self._index = self._repository.read_index(self._entry)
         if self._index.kind != DCP:
             raise FormatError(
-                f"{self._where} is of kind {self._index.kind!r}, not {DCP!r}: load it with"
-                " penstock.checkpoint.load"
+                f"{self._where} is of kind {self._index.kind!r}, not {DCP!r}: use checkpoint.load"
             )
         self._chunks = _group_chunks(
             piece
@@ -195,8 +194,8 @@ class Reader(StorageReader):
                 target = planner.resolve_tensor(item).detach()
                 if target.shape != chunk.shape:
                     raise UsageError(
-                        f"{name} is loaded into a tensor of shape {tuple(target.shape)} from"
-                        f" {tuple(chunk.shape)}: make the tensor with the shape that was saved"
+                        f"{name} has shape {tuple(target.shape)}, and was saved with"
+                        f" {tuple(chunk.shape)}"
                     )
                 target.copy_(chunk)
                 planner.commit_tensor(item, target)
@@ -210,8 +209,7 @@ class Reader(StorageReader):
                 at += piece.length if piece.offsets[-1] == at else 0
             if at != size:
                 raise FormatError(
-                    f"{self._where}: {at:,} of the {size:,} bytes of {key[1]!r} at {key[2]} are"
-                    " there: load another checkpoint"
+                    f"{self._where} has {at:,} of {size:,} bytes of {key[1]!r} at {key[2]}"
                 )
             memory[key] = shards.allocate_block(size)
             for piece in pieces:
@@ -230,8 +228,7 @@ class Reader(StorageReader):
         except Exception as error:
             raise UsageError(
                 f"{name!r} in {self._entry.path} is no tensor, and loading it could run code"
-                f" ({str(error).splitlines()[0]:.200}): save numbers, strings, lists and dicts; or,"
-                " if you trust the writer of the checkpoint, use Reader(trusted=True)"
+                f" ({str(error).splitlines()[0]:.200}): use Reader(trusted=True) if you trust it"
             ) from None
         harmless = io.BytesIO()
         torch.save(value, harmless)

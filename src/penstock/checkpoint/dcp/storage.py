@@ -250,8 +250,7 @@ class Writer(StorageWriter, AsyncStager):
     def __reduce__(self) -> Any:
         self._thread_known.set()
         raise UsageError(
-            "penstock's writer belongs to its process: use async_checkpointer_type THREAD, which"
-            " writes outside the GIL"
+            "penstock's writer belongs to its process: use async_checkpointer_type THREAD"
         )
 
     # -- saving, in the order of the calls ---------------------------------------------------------
@@ -259,8 +258,7 @@ class Writer(StorageWriter, AsyncStager):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id is not None:
             raise UsageError(
-                f"checkpoint_id={checkpoint_id!r}: leave it out; the step is an argument of"
-                " storage.writer(step)"
+                f"checkpoint_id={checkpoint_id!r}: leave it out; the step is an argument"
             )
 
     def storage_meta(self) -> None:
@@ -363,8 +361,7 @@ class Writer(StorageWriter, AsyncStager):
         rows = sorted(write_result.storage_data for result in results for write_result in result)
         if [row[:2] for row in rows] != list(enumerate(self._planned)):
             raise StorageError(
-                f"{self._attempt_path}: some of the planned pieces were not written: save again:"
-                " nothing was committed"
+                f"{self._attempt_path} lacks planned pieces: save again: nothing was committed"
             )
         self._check_equal([sums for *_, sums in rows])
         entries = tuple(shard for _, _, shard, _ in rows)
@@ -431,8 +428,8 @@ class Writer(StorageWriter, AsyncStager):
             block = of_tensors.blocks[known[item.index]]
             if block.bytes != _count_item_bytes(item):
                 raise UsageError(
-                    f"{name} has {block.bytes:,} bytes, but {_count_item_bytes(item):,} were"
-                    " planned: give the planner the state that is saved"
+                    f"{name} has {block.bytes:,} bytes, and {_count_item_bytes(item):,} planned:"
+                    " give the planner the state that is saved"
                 )
             offsets = item.tensor_data.chunk.offsets
             of_tensors.add(known[item.index], cut, block.leaves[0].dtype, offsets)
