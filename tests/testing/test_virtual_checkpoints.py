@@ -89,7 +89,7 @@ def test_all_kinds_of_faults_are_drawn() -> None:
 
 
 def test_a_run_depends_on_its_scenario_alone() -> None:
-    """The same scenario gives the same trace, action by action; another seed another one."""
+    """The same scenario gives the same trace, call by call; another seed another one."""
     scenario = shape(hosts=1)
     trace = traced(scenario)
     assert trace == traced(scenario)
@@ -134,7 +134,7 @@ def test_a_failure_is_minimised() -> None:
 
 
 def test_a_seed_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints each action of a seed, and a search says how much it tried."""
+    """The command prints each call of a seed, and a search says how much it tried."""
     assert main(["checkpoint", "1"]) == 0
     assert "is committed" in capsys.readouterr().out
     assert main(["checkpoint", "--seconds", "0.1", "--first", "5"]) == 0

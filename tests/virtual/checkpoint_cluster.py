@@ -1,8 +1,9 @@
-"""Jobs that save checkpoints, in one thread and in virtual time, over modelled storage.
+"""Jobs that save checkpoints, in virtual time, over modelled storage.
 
-The ranks of each job run the protocol that production runs (`penstock.checkpoint`): each yields its
-actions, which are performed one by one, with faults between any two of them. Oracles
-(`checkpoint_oracles`) look at the storage after each action that changes it.
+The ranks of each job run the code that production runs (`penstock.checkpoint`), each in threads of
+which one runs at a time (`baton`). Their calls of storage are performed one by one, with faults
+between any two of them. Oracles (`checkpoint_oracles`) look at the storage after each call that
+changes it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from tests.virtual.checkpoint_storage import (
 from tests.virtual.node import ScenarioError, require
 
 _actions_max = 20_000
-"""Most actions of a run; more are a loop that does not end."""
+"""Most calls of a run; more are a loop that does not end."""
 _silence_ns = 600 * S
 """Time after which ranks give up to wait for the others' texts."""
 _retry_ns = 20 * S
@@ -586,7 +587,7 @@ class CheckpointCluster:
         self.queue.add_in(0, lambda: self._advance(task, lambda: outcome))
 
     def _take_turn(self, task: _Task, call: Call) -> None:
-        """Perform an action of storage, unless the process ends or is stopped before."""
+        """Perform a call of storage, unless the process ends or is stopped before."""
         process = task.process
         if not (process.is_alive and task.is_alive):
             return
@@ -608,7 +609,7 @@ class CheckpointCluster:
         self._advance(task, lambda: self._perform(process, call))
 
     def _perform_quietly(self, process: _Process, call: Call, torn: float) -> None:
-        """Perform an action whose outcome nobody learns."""
+        """Perform a call whose outcome nobody learns."""
         if torn < 1 and call.name in OBJECT_CALLS:
             return  # an object is there whole, or not at all
         with contextlib.suppress(PenstockError, OSError, ObjectRefused):
@@ -629,7 +630,7 @@ class CheckpointCluster:
         return outcome
 
     def _fail(self, process: _Process, call: Call) -> None:
-        """Raise the error of an action that fails now; a part of it may have happened."""
+        """Raise the error of a call that fails now; a part of it may have happened."""
         is_change = call.name not in _READS
         process.changes += is_change
         if not (self._timed or process.faults or call.name in _REQUESTS):
@@ -700,7 +701,7 @@ class CheckpointCluster:
         return outcome
 
     def _change(self, process: _Process, call: Call, torn: float) -> Any:
-        """Perform an action on the modelled storage, and look at what a reader would see."""
+        """Perform a call on the modelled storage, and look at what a reader would see."""
         self._oracles.check_removal(process, call)
         takes_over = self._takes_repository(call)
         outcome = self._storage.perform(call, process, torn)
