@@ -173,7 +173,7 @@ class StorageQueue:
     is_bounded:    whether requests may have to wait, and are put; else they are only counted.
     read_tallies:  by purpose, the bytes of reads that native engines were given.
 
-    Guarantees, besides those of `RequestQueue`: at most `inflight_bytes_max` bytes have their turn
+    Guarantees, in addition to `RequestQueue`: at most `inflight_bytes_max` bytes have their turn
     at a time (a larger request goes alone), and shared storage moves no more than the lowest limit,
     on average over a tenth of a second and the last request. A request goes whole: put a long
     transfer in parts, so that urgent requests come between.
