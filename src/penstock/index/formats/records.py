@@ -76,7 +76,7 @@ def _make_field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | Non
     try:
         kind = np.dtype(dtype)
     except (TypeError, ValueError):
-        raise UsageError(f"dtype is {dtype!r}, which numpy does not know") from None
+        raise UsageError(f"dtype is {dtype!r}: numpy knows no such type") from None
     if kind.hasobject or kind.names is not None or kind.subdtype is not None or not kind.itemsize:
         raise UsageError(f"dtype is {kind}: use a number type, or record_bytes= for bytes")
     sizes = () if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
