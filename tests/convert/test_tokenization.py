@@ -196,7 +196,7 @@ def test_ends_of_documents(bpe: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="eos is"):
             tokenizer.find_token("eos", wrong)  # type: ignore[arg-type]
     words = save_words(tmp_path / "tokenizer.json", 10)
-    with pytest.raises(UsageError, match="does not say which token ends"):
+    with pytest.raises(UsageError, match="has no known end of a document"):
         TokenizerFile.load(words).find_end()
     for said in ("w3", {"content": "w3"}):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": said}))
@@ -520,7 +520,7 @@ def test_what_is_there_is_kept(documents: Path, bpe: Path, tmp_path: Path) -> No
     out = tmp_path / "out"
     (tmp_path / "out.bin").write_bytes(b"mine")
     for force in (False, True):
-        with pytest.raises(UsageError, match=r"out\.bin exists and was not written by this"):
+        with pytest.raises(UsageError, match=r"out\.bin is no output of this"):
             tokenize(opened(documents), out, bpe, force=force)
     assert read_all(tmp_path, "out") == {"out.bin": b"mine"}
     os.unlink(tmp_path / "out.bin")
@@ -572,9 +572,9 @@ def test_calls_that_cannot_be(documents: Path, bpe: Path, tmp_path: Path) -> Non
     for change, message in (
         ({"source": documents}, "source is"),
         ({"source": penstock.mix([(source, 1), (source, 1)])}, "a mixture"),
-        ({"source": source.weigh("bytes")}, "decides how often samples come: tokenize the data"),
-        ({"source": penstock.curriculum([(0, source)])}, "decides how often samples come"),
-        ({"source": opened(numbers)}, "no field of text|name the one of text"),
+        ({"source": source.weigh("bytes")}, "is mixed or packed: tokenize its data"),
+        ({"source": penstock.curriculum([(0, source)])}, "is mixed or packed"),
+        ({"source": opened(numbers)}, "give a field of text|name the field of text"),
         ({"destination": "s3://bucket/out"}, "write to a folder"),
         ({"destination": documents / "out"}, "inside the source"),
         ({"destination": tmp_path / "folder"}, "is a folder, and .bin"),
@@ -682,7 +682,7 @@ def test_what_tiktoken_would_do_otherwise(bpe: Path, tmp_path: Path) -> None:
     for change, reason in unlike:
         path = tmp_path / "tokenizer.json"
         path.write_text(json.dumps({**described, **change}))
-        with pytest.raises(UsageError, match=f"cannot be given to tiktoken: .*{reason}"):
+        with pytest.raises(UsageError, match=f"not for tiktoken: .*{reason}"):
             TokenizerFile.load(path).describe_for("tiktoken")
 
 

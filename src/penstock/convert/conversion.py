@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import limits
-from ..arguments import check_flag, check_function, check_path, check_whole
+from ..arguments import check_flag, check_function, check_kind, check_path, check_whole
 from ..dataset import Dataset
 from ..engine import is_url, open_store
 from ..errors import ChangedError, UsageError
@@ -34,6 +34,7 @@ from .shards import ShardsConversion
 __all__ = ["Converted", "convert"]
 
 _side_max = 65_535  # of a JPEG
+_seed_max = (1 << 64) - 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -73,7 +74,7 @@ def convert(
     force:        start over if the destination holds another conversion.
 
     Labels are members "key.cls" in tar and a feature "label" in Example; if a container has no
-    place for them they lie beside it in labels.npy. Memory: a few batches; with keys="names" in tar
+    place for them they are beside it in labels.npy. Memory: a few batches; with keys="names" in tar
     and LMDB 8 bytes a sample, and 16 for each sample of a shard.
 
     Raises UsageError if the arguments are impossible or the destination holds another conversion;
@@ -81,30 +82,7 @@ def convert(
     back; ChangedError if the source changed. After any of these, and after Ctrl-C or kill -9,
     nothing half-written has a final name, and the same call resumes.
     """
-    if not isinstance(source, Dataset):
-        raise UsageError(f"source is {source!r:.100}: give what penstock.open() returns")
-    if not len(source):
-        raise UsageError(f"{source.path} holds no samples: there is nothing to convert")
-    if source.subset is not None:
-        raise UsageError(
-            f"source is a selection, {len(source):,} of the {source.index.count:,} samples of "
-            f"{source.path}: convert all of them, and select from the result"
-        )
-    if source.weighting is not None or source.kind is not None:
-        raise UsageError(
-            f"source is {source!r}, which decides how often samples come: convert the data that it "
-            "is of"
-        )
-    if any(part.parser is not None for part in source.index.fields):
-        raise UsageError(
-            f"{source.path} is opened with fields=, and lines are written whole: open it without"
-        )
-    if source.index.attributes:
-        name = source.index.attributes[0].name
-        raise UsageError(
-            f"{source.path} has annotations ({name!r}), which no container written here holds: "
-            f"open the folder of the images alone, or copy the data as it is"
-        )
+    _check_source(source)
     path = check_path("destination", destination)
     if is_url(path):
         raise UsageError(f"destination is {path!r}: write to a folder, and copy it then")
@@ -123,9 +101,9 @@ def convert(
     options = {
         "to": to,
         **sizes,
-        "shuffle": None if shuffle is None else _check_seed(shuffle),
+        "shuffle": None if shuffle is None else check_whole("shuffle", shuffle, 0, _seed_max),
         "name": _choose_name(name, path),
-        "fields": [part.name for part in recipe.fields],
+        "fields": [field.name for field in recipe.fields],
         "keys": keys,
         "raw": bool(raw),
         "datum": bool(datum),
@@ -136,12 +114,25 @@ def convert(
     return kind(source, path, recipe, options, force, progress).run()
 
 
+def _check_source(source: Dataset) -> None:
+    check_kind("source", source, Dataset, "what penstock.open() returns")
+    if not len(source):
+        raise UsageError(f"{source.path} holds no samples: there is nothing to convert")
+    if source.subset is not None:
+        raise UsageError("source is a selection: convert all samples, and select from the result")
+    if source.weighting is not None or source.kind is not None:
+        raise UsageError("source has weights, or is mixed or packed: convert its data instead")
+    if any(field.parser is not None for field in source.index.fields):
+        raise UsageError("source is opened with fields=: open it without, lines are written whole")
+    if source.index.attributes:
+        raise UsageError("source has annotations, which no container holds: open its images alone")
+
+
 # -- what was asked for ----------------------------------------------------------------------------
 
 
 def check_outside(source: Dataset, path: str) -> None:
-    """Raise UsageError if the destination lies inside the source: writing must not change what is
-    read."""
+    """Raise UsageError if the destination is inside the source: writing must not change it."""
     root = source.index.files.root
     if is_url(root):
         return
@@ -149,22 +140,17 @@ def check_outside(source: Dataset, path: str) -> None:
     for name in {source.path, root} if os.path.isdir(source.path) else {source.path}:
         inside = os.path.realpath(name)
         if real == inside or real.startswith(inside.rstrip("/") + "/"):
-            raise UsageError(
-                f"the destination {path} lies inside the source {inside}: choose a folder outside"
-            )
+            raise UsageError(f"the destination {path} is inside the source: choose another folder")
 
 
 def check_unchanged(source: Dataset) -> None:
-    """Raise ChangedError unless the files are as they were indexed, so that everything written is
-    of one state."""
+    """Raise ChangedError unless the files are as they were indexed."""
     files = source.index.files
     now, errors = open_store(files.root).probe(files)
-    wrong = (errors != 0) | (now.size != files.size) | (now.mtime_ns != files.mtime_ns)
-    if wrong.any():
-        raise ChangedError(
-            f"{files.path(int(np.argmax(wrong)))} is not as it was indexed: open the data again, "
-            f"or run `penstock index --force {source.path}`",
-        )
+    changed = (errors != 0) | (now.size != files.size) | (now.mtime_ns != files.mtime_ns)
+    if changed.any():
+        path = files.path(int(np.argmax(changed)))
+        raise ChangedError(f"{path} is not as it was indexed: open the data again")
 
 
 def _resolve_sizes(
@@ -176,24 +162,11 @@ def _resolve_sizes(
         if shard_bytes is not None or shards is not None:
             raise UsageError("LMDB is one file: leave shard_bytes= and shards= out")
         return {}
-    for what, value in (("shard_bytes", shard_bytes), ("shards", shards)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise UsageError(f"{what} is {value!r}: give an integer")
-        if value is not None and value < 1:
-            raise UsageError(f"{what} is {value!r}: use at least 1")
-    if shards is not None and shards > count:
-        raise UsageError(f"shards is {shards:,} and there are {count:,} samples: use fewer shards")
-    if shards is not None and shards > limits.shards_max:
-        raise UsageError(f"shards is {shards:,}, and limits.shards_max is {limits.shards_max:,}")
-    if shards is None and shard_bytes is None:
-        shard_bytes = limits.shard_bytes_default
-    return {"shard_bytes": shard_bytes, "shards": shards}
-
-
-def _check_seed(seed: int) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
-        raise UsageError(f"shuffle is {seed!r}: give a seed, an integer of 0..2^64-1")
-    return seed
+    if shards is not None:
+        check_whole("shards", shards, 1, min(count, limits.shards_max))
+        return {"shard_bytes": None, "shards": shards}
+    shard_bytes = limits.shard_bytes_default if shard_bytes is None else shard_bytes
+    return {"shard_bytes": check_whole("shard_bytes", shard_bytes), "shards": None}
 
 
 def _choose_name(name: str | None, path: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import limits
-from ..arguments import check_choice
+from ..arguments import check_choice, check_kind
 from ..dataset import Dataset
 from ..engine import Bytes
 from ..errors import UsageError
@@ -145,12 +145,9 @@ def choose_recipe(
     chosen = _choose_fields(source.index, fields)
     if any(part.as_dtype is not None for part in chosen):
         raise UsageError("what is converted keeps its dtype: open the data without as_dtype=")
-    nested = [part.name for part in chosen if part.nesting]
-    if nested:
-        raise UsageError(
-            f"{nested[0]!r} holds lists of texts, of arrays or of lists, for which no container "
-            f"that is written has a form: choose other fields (fields=, --field)"
-        )
+    for part in chosen:
+        if part.nesting:
+            raise UsageError(f"field {part.name!r} is of nested lists: choose others by fields=")
     if keys is not None:
         check_choice("keys", keys, ("names", "numbers", "both"))
     if raw and to != "tfrecord":
@@ -176,10 +173,7 @@ def resize_images(source: Dataset, recipe: EncodingRecipe, side: int) -> Encodin
     """Return the recipe with smaller copies of the images, in place of those above this side."""
     part = source.index.fields[choose_field(source.index, None)]
     if part not in recipe.fields or part.shape is not None:
-        raise UsageError(
-            f"resize is for images, which are the field {part.name!r}: write that field "
-            "(fields=, --field)"
-        )
+        raise UsageError(f"resize is for images: write their field {part.name!r} (fields=)")
     at = recipe.fields.index(part)
     make_smaller_copy(b"", side)  # UsageError now if there is no Pillow
 
@@ -200,11 +194,9 @@ def _choose_fields(index: Index, names: Sequence[str] | None) -> tuple[Field, ..
     if names is None:
         hidden = {"label", "cls"} if index.label_column is not None else set()
         return tuple(part for name, part in known.items() if name not in hidden) or index.fields
-    if not isinstance(names, Sequence):
-        raise UsageError(f"fields is {names!r:.100}: give names of fields, in a list")
+    check_kind("fields", names, Sequence, "names of fields, in a list")  # type: ignore[type-abstract]
     for name in names:
-        if name not in known:
-            raise UsageError(f"there is no field {name!r}: the fields are {', '.join(known)}")
+        check_choice("fields", name, known)
     if len(set(names)) < len(names) or not names:
         raise UsageError(f"fields is {list(names)}: name each field once")
     return tuple(known[name] for name in names)
@@ -213,10 +205,7 @@ def _choose_fields(index: Index, names: Sequence[str] | None) -> tuple[Field, ..
 def _require_single(fields: tuple[Field, ...], what: str) -> Field:
     if len(fields) > 1:
         names = ", ".join(part.name for part in fields)
-        raise UsageError(
-            f"{what} holds one field, and there are {len(fields)} ({names}): choose one with "
-            f"fields= (--field), or write tar or tfrecord"
-        )
+        raise UsageError(f"{what} holds one field: choose one by fields= of {names}")
     return fields[0]
 
 
@@ -349,10 +338,7 @@ def _choose_extensions(source: Dataset, fields: tuple[Field, ...], endings: set[
             extension = containers.guess_extension(memoryview(first[part.name]))
         names.append(extension if len(fields) == 1 else f"{name}.{extension}")
     if len(set(names)) < len(names):
-        raise UsageError(
-            f"fields {', '.join(part.name for part in fields)} would have the same extensions "
-            f"({', '.join(names)}): choose fields with fields= (--field)"
-        )
+        raise UsageError(f"fields would share the extensions {', '.join(names)}: choose by fields=")
     return names
 
 
@@ -373,7 +359,7 @@ def _create_tfrecord_recipe(
             features["label"] = np.array([sample.label], np.int64)
         return StoredSample("", (("data", containers.join_example(features)),), None)
 
-    # Features whose values lie in the file as they are can be fields; others are parsed by users.
+    # Features whose values are in the file as they are can be fields; others are parsed by users.
     direct = {
         part.name: part.name
         for part in fields
@@ -386,10 +372,10 @@ def _create_tfrecord_recipe(
 
 
 def _create_raw_tfrecord_recipe(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
-    """Plan each sample's bytes as a record; labels lie beside the shards."""
+    """Plan each sample's bytes as a record; labels are beside the shards."""
     _require_single(fields, "a plain record")
     has_label_file = source.index.label_column is not None
-    # Among the shards lies a file of labels then, which is none.
+    # Among the shards is a file of labels then.
     user_options = {"format": "tfrecord", "extensions": ["tfrecord"]} if has_label_file else {}
     return _create_framed_recipe(
         fields,
@@ -421,15 +407,12 @@ def _create_framed_recipe(
 
 
 def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
-    """Plan records of one size, back to back; labels lie beside them."""
+    """Plan records of one size, back to back; labels are beside them."""
     part = _require_single(fields, "a file of records")
     index = source.index
     row_bytes = index.row_bytes[[candidate.name for candidate in index.fields].index(part.name)]
     if part.shape is None and row_bytes is None:
-        raise UsageError(
-            f"field {part.name!r} has samples of different lengths, and records have one: write "
-            f"tar, tfrecord or lmdb"
-        )
+        raise UsageError(f"field {part.name!r} has samples of different lengths: write tar or lmdb")
     read_options: dict[str, Any] = {"format": "records", "extensions": ["bin"]}
     if part.shape is None or is_raw(part):
         read_options["record_bytes"] = part.nbytes or row_bytes
@@ -464,10 +447,7 @@ def _create_lmdb_recipe(
             raise UsageError("there are no labels, which datum= needs: leave it out")
         if not is_raw(part):
             if part.dtype != np.uint8 or part.shape is None or len(part.shape) != 3:
-                raise UsageError(
-                    f"field {part.name!r} is {part.dtype} of shape {part.shape}: a Datum holds an "
-                    f"encoded image, or bytes of shape (channels, height, width)"
-                )
+                raise UsageError(f"field {part.name!r} is no image: write uint8 (C, H, W)")
             shape = (part.shape[0], part.shape[1], part.shape[2])
     namer = _create_namer(index, keys, lambda name: name, unique=False)
     if keys == "names" and _find_repeated(index, lambda name: name):
@@ -482,22 +462,19 @@ def _create_lmdb_recipe(
         size = len(key.encode("utf-8", "surrogateescape"))
         if not 0 < size <= _KEY_BYTES_MAX:
             raise UsageError(
-                f"sample {sample.number:,}: its key {key[:60]!r}... has {size:,} bytes, and LMDB "
-                f"takes 1 to {_KEY_BYTES_MAX}: use keys='numbers' (--keys numbers)"
+                f"sample {sample.number:,} has a key of {size:,} bytes, and LMDB takes 1 to "
+                f"{_KEY_BYTES_MAX}: use keys='numbers' (--keys numbers)"
             )
         return StoredSample(key, (("data", data),), None)
 
     has_label_file = index.label_column is not None and not as_datum
 
-    def never(*_: Any) -> Any:
-        raise AssertionError("LMDB is written as a whole")
-
     return EncodingRecipe(
         SUFFIXES["lmdb"],
         fields,
         store_sample,
-        never,
-        never,
+        lambda sample: [],  # LMDB is written as a whole
+        lambda size: b"",
         {"exclude": []},
         user_options={"datum": True} if as_datum else {},
         has_keys=True,

@@ -1,7 +1,7 @@
 """Conversion into an LMDB environment: written in DESTINATION.tmp commit by commit, then renamed.
 
 The environment itself tells how far it got: as many samples as it has entries. The samples'
-digests lie in a file beside it, made durable before each commit. A conversion that was
+digests are in a file beside it, made durable before each commit. A conversion that was
 interrupted and resumed gives the same entries on the same pages. Only bytes of unused pages may
 differ, because liblmdb does not clear them.
 """
@@ -102,9 +102,7 @@ class LmdbConversion(Conversion):
             environment.sync(True)
             entries = int(environment.stat()["entries"])
             if entries != self.count:
-                raise mismatch_error(
-                    folder, f"it has {entries:,} entries for {self.count:,} samples"
-                )
+                raise mismatch_error(folder, f"it has {entries:,} of {self.count:,} samples")
             return start
         finally:
             environment.close()

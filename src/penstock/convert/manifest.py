@@ -9,7 +9,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ LABELS = "labels.npy"
 DATA, LOCK, DIGESTS = "data.mdb", "lock.mdb", ".digests"
 """Files of an LMDB environment, and the file of the digests of its samples."""
 _VERSION = 1
+CHOICES = "use the same options, another destination, or force=True (--force)"
 _BATCH_BYTES = 4 * limits.MIB
 _BATCH_SAMPLES_MAX = 4096
 REPORTED_EVERY = 64
@@ -104,10 +105,7 @@ class ConversionManifest:
             with open(path, "rb") as file:
                 saved = json.loads(file.read())
             if saved["version"] != _VERSION:
-                raise UsageError(
-                    f"{path} is of version {saved['version']!r}, and this penstock writes "
-                    f"{_VERSION}: choose another destination, or remove that one"
-                )
+                raise ValueError(f"version {saved['version']!r} instead of {_VERSION}")
             shards = [dict(shard) for shard in saved["shards"]]
             for shard in shards:
                 shard["end"], shard["bytes"] = int(shard["end"]), int(shard["bytes"])
@@ -117,11 +115,7 @@ class ConversionManifest:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, UsageError):
-                raise
-            raise UsageError(
-                f"{path} is damaged ({error!r}): remove the folder, or choose another destination"
-            ) from None
+            raise UsageError(f"{path} cannot be read ({error!r}): remove the folder") from None
 
     def describe_difference(self, wanted: ConversionManifest) -> str | None:
         """Describe how this conversion differs from the wanted one; None if it does not."""
@@ -171,9 +165,7 @@ def lock_folder(folder: str, doing: str = "converting into") -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(
-                f"another process is {doing} {folder}: wait for it, or choose another destination"
-            ) from None
+            raise UsageError(f"another process is {doing} {folder}: wait for it") from None
         except OSError:
             pass  # this file system knows no locks
         yield
@@ -211,22 +203,14 @@ class Conversion:
         else."""
         manifest = ConversionManifest.load(folder)
         if manifest is None:
-            held = [name for name in list_names(folder) if name != f".{MANIFEST}.part"]
-            if held:
-                raise UsageError(
-                    f"{folder} exists and was not written by this command (it holds "
-                    f"{held[0]!r}): choose another destination, or empty it"
-                )
+            refuse_foreign_files(folder)
             return False
         if self.force:
             _remove_conversion(folder, manifest)
             return False
         different = manifest.describe_difference(self.manifest)
         if different is not None:
-            raise UsageError(
-                f"{folder} holds a conversion {different}: use the same options as then, another "
-                f"destination, or force=True (--force) to start over"
-            )
+            raise UsageError(f"{folder} holds a conversion {different}: {CHOICES}")
         self.manifest = manifest
         return True
 
@@ -283,9 +267,7 @@ class Conversion:
         """Yield the digest of each sample of a written file that must have `count` samples."""
         opened = self.open_written(path)
         if len(opened) != count:
-            raise mismatch_error(
-                path, f"it has {len(opened):,} samples, and {count:,} were written"
-            )
+            raise mismatch_error(path, f"it has {len(opened):,} of {count:,} samples")
         with Loader(
             opened, choose_batch_size(opened), shuffle="none", rank=0, world_size=1
         ) as loader:
@@ -327,9 +309,10 @@ def _remove_conversion(folder: str, manifest: ConversionManifest) -> None:
                     os.unlink(path)
 
 
-def list_names(folder: str) -> list[str]:
-    """List the names in a folder; none if it does not exist."""
-    try:
-        return sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
+def refuse_foreign_files(folder: str) -> None:
+    """Raise UsageError if a folder without a manifest exists and has files."""
+    names: list[str] = []
+    with suppress(FileNotFoundError):
+        names = sorted(name for name in os.listdir(folder) if name != f".{MANIFEST}.part")
+    if names:
+        raise UsageError(f"{folder} holds {names[0]!r}, not a conversion: choose another folder")

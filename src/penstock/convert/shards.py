@@ -49,8 +49,8 @@ class ShardsConversion(Conversion):
         number, start = len(self.manifest.shards), self.manifest.samples
         if number >= limits.shards_max:
             raise LimitError(
-                f"limits.shards_max is {limits.shards_max:,}, which is reached after {start:,} of "
-                f"{self.count:,} samples: start over (--force) with a larger shard_bytes"
+                f"limits.shards_max, {limits.shards_max:,}, is reached after {start:,} samples: "
+                f"start over (--force) with a larger shard_bytes"
             )
         path = self._get_path(number)
         most, ends_at = self.options["shard_bytes"], self._compute_end(number)
@@ -102,10 +102,7 @@ class ShardsConversion(Conversion):
             size = os.path.getsize(path) if os.path.isfile(path) else None
             if size != shard["bytes"]:
                 now = "is gone" if size is None else f"has {size:,} bytes, not {shard['bytes']:,}"
-                raise UsageError(
-                    f"{path} {now}, but an earlier run wrote it: put it back, or use "
-                    f"force=True (--force) to start over"
-                )
+                raise UsageError(f"{path} {now}: put it back, or start over with force=True")
 
     def _check_all(self) -> None:
         """Raise StorageError unless the shards together hold all samples."""
@@ -114,9 +111,7 @@ class ShardsConversion(Conversion):
         self._check_finished()
         count = len(self.open_written(list(self._list_files())))
         if count != self.count:
-            raise mismatch_error(
-                self.path, f"it has {count:,} samples, and {self.count:,} were written"
-            )
+            raise mismatch_error(self.path, f"it has {count:,} of {self.count:,} samples")
 
     def _list_files(self) -> tuple[str, ...]:
         return tuple(os.path.join(self.path, shard["name"]) for shard in self.manifest.shards)

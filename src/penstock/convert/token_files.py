@@ -2,7 +2,7 @@
 
 While tokens are appended, the lengths of documents are kept in a file beside; the .idx is made of
 them at the end. Both files are durable up to the last commit, whose numbers the manifest holds:
-what lies behind is cut off when a run goes on.
+everything behind is cut off when a run goes on.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ class TokenWriter:
             if present < size:
                 file.close()
                 raise UsageError(
-                    f"{path} has {present:,} bytes, but an earlier run wrote {size:,}: put it "
-                    f"back, or remove the folder {self.folder} to start over"
+                    f"{path} has {present:,} bytes, not {size:,}: put it back, or remove its folder"
                 )
             file.truncate(size)
             file.seek(size)

@@ -94,12 +94,9 @@ def decode_texts(lengths: array[int], data: bytes, masked: bool) -> tuple[list[s
                 text = data[at : at + length].decode()
             except UnicodeDecodeError as error:
                 if not masked:
-                    found = data[at + error.start : at + error.end]
-                    raise TextError(
-                        number,
-                        f"is no UTF-8: {found!r} at byte {error.start:,} ({error.reason}): mend "
-                        f"it, or give broken='mask' for an empty document in its place",
-                    ) from None
+                    wrong = f"{data[at + error.start : at + error.end]!r} at byte {error.start:,}"
+                    reason = f"is no UTF-8: {wrong}: mend it, or give broken='mask'"
+                    raise TextError(number, reason) from None
                 broken += 1
             at += length
         texts.append(text)
@@ -117,11 +114,8 @@ def encode_texts(encode: Encoder, texts: list[str]) -> list[list[int]]:
             try:
                 encode([text])
             except BaseException as error:
-                raise TextError(
-                    number,
-                    f"cannot be encoded ({type(error).__name__}: {error}): mend the text, or use "
-                    f"another tokenizer",
-                ) from None
+                reason = f"cannot be encoded ({type(error).__name__}: {error}): mend the text"
+                raise TextError(number, reason) from None
         raise
 
 

@@ -23,7 +23,15 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import limits
-from ..arguments import Path, check_choice, check_flag, check_function, check_path, check_whole
+from ..arguments import (
+    Path,
+    check_choice,
+    check_flag,
+    check_function,
+    check_kind,
+    check_path,
+    check_whole,
+)
 from ..dataset import Dataset
 from ..dataset import open as open_dataset
 from ..engine import is_url, read_machine, storage_errors, sync_folder
@@ -41,14 +49,15 @@ from .conversion import check_outside, check_unchanged
 from .encoder_processes import encode_texts_ahead
 from .encoding import is_raw
 from .manifest import (
+    CHOICES,
     MANIFEST,
     ConversionManifest,
     Progress,
     choose_batch_size,
     describe_source,
-    list_names,
     lock_folder,
     mismatch_error,
+    refuse_foreign_files,
 )
 from .token_files import BIN, IDX, LENGTHS, TokenWriter, choose_dtype, sum_file
 from .token_worker import TextError
@@ -161,15 +170,11 @@ class _Tokenization:
         broken: str,
         engine: Library,
     ) -> None:
-        if not isinstance(source, Dataset):
-            raise UsageError(f"source is {source!r:.100}: give what penstock.open() returns")
+        check_kind("source", source, Dataset, "what penstock.open() returns")
         if isinstance(source.index, JointIndex):
             raise UsageError("source is a mixture: tokenize each of its datasets, and mix these")
         if source.weighting is not None or source.kind is not None:
-            raise UsageError(
-                f"source is {source!r}, which decides how often samples come: tokenize the data "
-                "that it is of, and weigh what comes of it"
-            )
+            raise UsageError("source has weights, or is mixed or packed: tokenize its data instead")
         for name, value, known in (
             ("special", special, ("text", "tokens")),
             (_BROKEN, broken, ("raise", "mask")),
@@ -185,10 +190,7 @@ class _Tokenization:
         for suffix in _SUFFIXES:
             self.path = self.path.removesuffix(suffix)
         if os.path.isdir(self.path):
-            raise UsageError(
-                f"{self.path} is a folder, and .bin and .idx are added to the destination: name "
-                f"the files in it, as by {os.path.join(self.path, 'tokens')}"
-            )
+            raise UsageError(f"{self.path} is a folder: name files in it, as {self.path}/tokens")
         check_outside(source, self.path)
         check_unchanged(source)
         self.source, self.masked = source, broken == "mask"
@@ -240,9 +242,7 @@ class _Tokenization:
     def execute(self) -> Tokenized:
         """Write what is missing."""
         if os.path.islink(self.folder):
-            raise UsageError(
-                f"{self.folder} is a symbolic link: remove it, or write to another destination"
-            )
+            raise UsageError(f"{self.folder} is a symbolic link: remove it")
         try:
             with lock_folder(self.folder, "tokenizing into"):
                 return self._execute_locked()
@@ -271,12 +271,7 @@ class _Tokenization:
         an error, or, with force, removed."""
         manifest = ConversionManifest.load(self.folder)
         if manifest is None:
-            held = [name for name in list_names(self.folder) if name != f".{MANIFEST}.part"]
-            if held:
-                raise UsageError(
-                    f"{self.folder} exists and was not written by this command (it holds "
-                    f"{held[0]!r}): write to another destination, or remove it"
-                )
+            refuse_foreign_files(self.folder)
             return None
         difference = manifest.describe_difference(self.manifest)
         if difference is None and manifest.shards and manifest.shards[0][_BROKEN] > 0:
@@ -284,10 +279,7 @@ class _Tokenization:
         if difference is None:
             return manifest
         if not self.force:
-            raise UsageError(
-                f"{self.folder} holds tokens of an interrupted run {difference}: use the same "
-                f"options as then, another destination, or force=True (--force) to start over"
-            )
+            raise UsageError(f"{self.folder} holds an interrupted run {difference}: {CHOICES}")
         self._remove_files()
         return None
 
@@ -301,10 +293,7 @@ class _Tokenization:
             return False
         if said is None:
             if present:
-                raise UsageError(
-                    f"{self.path}{present[0]} exists and was not written by this command: write "
-                    f"to another destination, or remove it"
-                )
+                raise UsageError(f"{self.path}{present[0]} is no output of this: write elsewhere")
             return False
         difference = said.describe_difference(self.manifest)
         sizes = [
@@ -318,10 +307,7 @@ class _Tokenization:
         if difference is None:
             self.manifest = said
             return True
-        raise UsageError(
-            f"{self.path} holds tokens {difference}: write to another destination, or use "
-            f"force=True (--force) to replace them"
-        )
+        raise UsageError(f"{self.path} holds tokens {difference}: {CHOICES}")
 
     def _write(self) -> None:
         """Encode what is missing, and complete the files in the folder."""
@@ -424,9 +410,8 @@ class _Tokenization:
         for suffix, entry in zip(_SUFFIXES, self.manifest.shards, strict=True):
             if sum_file(f"{self.path}{suffix}") != (entry["bytes"], entry["crc32"]):
                 raise FormatError(
-                    f"{self.path}{suffix} does not have the size and checksum that "
-                    f"{self.path}{_SAID} says: restore it from a copy, or write it anew with "
-                    f"force=True (--force)"
+                    f"{self.path}{suffix} is damaged, by size and checksum: restore it, or write "
+                    f"it again with force=True (--force)"
                 )
         count = min(len(self.source), limits.encoded_checked_documents)
         chosen = Order(len(self.source), 0).samples(np.arange(count, dtype=np.uint64)).tolist()
@@ -518,15 +503,10 @@ def _choose_field(source: Dataset, name: str | None, broken: str) -> tuple[str, 
         named = [usual for usual in fields if usual in ("text", "txt")]
         candidates = sorted(named)[:1] or list(fields)
         if len(candidates) != 1:
-            raise UsageError(
-                f"field is not given, and {source.path} has the fields {known}: name the one of "
-                f"text by field= (--field)"
-            )
+            raise UsageError(f"field is not given: name the field of text of {known} by field=")
         name = candidates[0]
     if name not in fields:
-        raise UsageError(
-            f"field is {name!r}, which is no field of text in {source.path}: it has {known}"
-        )
+        raise UsageError(f"field is {name!r}: give a field of text of {known}")
     found = copy.copy(source)
     part = fields[name]
     if part.parser is not None:

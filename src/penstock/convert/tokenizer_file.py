@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..arguments import Path, check_path
+from ..arguments import Path, check_path, check_whole
 from ..errors import MissingError, UsageError
 from ..index import missing_library
 
@@ -61,11 +61,8 @@ class TokenizerFile:
             with open(path, "rb") as file:
                 data = file.read(_BYTES_MAX)
         except FileNotFoundError:
-            raise MissingError(
-                f"tokenizer: there is no {path}: give a {FILE}, or the folder that holds it (for a "
-                f"model without one, AutoTokenizer.from_pretrained(...).save_pretrained(folder) of "
-                f"transformers writes it)"
-            ) from None
+            # AutoTokenizer.from_pretrained(...).save_pretrained(folder) of transformers writes one.
+            raise MissingError(f"there is no {path}: give a {FILE}, or its folder") from None
         except OSError as error:
             raise UsageError(f"tokenizer: {path} cannot be read: {error.strerror}") from None
         try:
@@ -75,24 +72,16 @@ class TokenizerFile:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the library raises no narrower one, and panics
-            raise UsageError(
-                f"tokenizer: {path} is no {FILE} that tokenizers {tokenizers.__version__} reads "
-                f"({error}): give a file that its Tokenizer.save wrote, or a newer tokenizers"
-            ) from None
+            library = f"tokenizers {tokenizers.__version__}"
+            raise UsageError(f"{path} is no {FILE} that {library} reads: {error}") from None
         if described["model"].get("dropout"):
-            raise UsageError(
-                f"tokenizer: {path} has a dropout of {described['model']['dropout']}, with which "
-                f"a text has other tokens each time: set it to null"
-            )
+            raise UsageError(f"tokenizer: {path} has a dropout, so tokens vary: set it to null")
         ids = tokenizer.get_vocab(with_added_tokens=True)
         if not ids:
             raise UsageError(f"tokenizer: {path} has no tokens: train it first")
         vocabulary = max(ids.values()) + 1
         if vocabulary > 1 << 31:
-            raise UsageError(
-                f"tokenizer: {path} has a token {vocabulary - 1:,}, and Megatron's files have "
-                f"tokens of four bytes with a sign: number its tokens from 0 on"
-            )
+            raise UsageError(f"{path} has a token {vocabulary - 1:,}: use numbers below 2^31")
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
         return cls(path, text, digest, vocabulary, ids, tokenizers.__version__)
 
@@ -101,17 +90,11 @@ class TokenizerFile:
         if isinstance(given, bool) or not isinstance(given, str | int):
             raise UsageError(f"{name} is {given!r}: give a token, or its number")
         if isinstance(given, int):
-            if 0 <= given < self.vocabulary:
-                return given
-            raise UsageError(
-                f"{name} is {given}, and {self.path} has tokens 0 to {self.vocabulary - 1:,}"
-            )
+            return check_whole(name, given, 0, self.vocabulary - 1)
         if given in self.ids:
             return self.ids[given]
         shown = ", ".join(map(repr, self._list_specials()[:20])) or "none"
-        raise UsageError(
-            f"{name} is {given!r}, which is no token of {self.path}: its special tokens are {shown}"
-        )
+        raise UsageError(f"{name} is {given!r}: give a token of {self.path}, such as {shown}")
 
     def find_end(self) -> int:
         """Find the token that ends a document: by the configuration beside the file, or else by a
@@ -133,8 +116,8 @@ class TokenizerFile:
             return self.ids[usual[0]]
         shown = ", ".join(map(repr, specials[:20])) or "none"
         raise UsageError(
-            f"tokenizer: {self.path} does not say which token ends a document (its special tokens "
-            f"are {shown}): name it by eos= (--eos TOKEN), or give eos=False (--no-eos)"
+            f"{self.path} has no known end of a document among {shown}: name it by eos= (--eos "
+            f"TOKEN), or give eos=False (--no-eos)"
         )
 
     def _list_specials(self) -> list[str]:
@@ -152,9 +135,7 @@ class TokenizerFile:
         try:
             pattern, ranks, specials = derive_ranks(json.loads(self.text))
         except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(
-                f"tokenizer: {self.path} cannot be given to tiktoken: {error}: leave engine= out"
-            ) from None
+            raise UsageError(f"not for tiktoken: {error}: leave engine= out") from None
         return {"engine": library, "pattern": pattern, "ranks": ranks, "specials": specials}
 
 
@@ -176,7 +157,7 @@ def derive_ranks(described: Mapping[str, Any]) -> tuple[str, dict[bytes, int], d
     tokenizers merges pairs that its list names, the first of the list before others; tiktoken any
     pair that makes a token, the lowest token before others. Both give the same if the list is in
     order of the tokens that it makes, and if each token, encoded by ranks alone, is made of the
-    very pair that the list has for it: a pair that makes a token lies within the token's own bytes,
+    very pair that the list has for it: a pair that makes a token is within the token's own bytes,
     where merges do not depend on what is around them, so that no other pair of it ever arises.
     """
     model = described["model"]
@@ -203,7 +184,7 @@ def derive_ranks(described: Mapping[str, Any]) -> tuple[str, dict[bytes, int], d
             if token not in specials
         }
     except KeyError as error:
-        raise _UnlikeError(f"a token has {error}, which stands for no byte") from None
+        raise _UnlikeError(f"a token has {error}, for no byte") from None
     if any(bytes([byte]) not in ranks for byte in range(256)):
         raise _UnlikeError("not every byte is a token")
     _check_merges(model["merges"], ranks, alphabet)
@@ -211,7 +192,7 @@ def derive_ranks(described: Mapping[str, Any]) -> tuple[str, dict[bytes, int], d
 
 
 def _list_alphabet() -> Iterator[tuple[int, str]]:
-    """List the character that stands for each byte: itself if it is visible, else one above 255."""
+    """List the character of each byte: itself if it is visible, else one above 255."""
     above = 256
     for byte in range(256):
         if 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174:
@@ -251,9 +232,7 @@ def _check_merges(merges: Any, ranks: Mapping[bytes, int], alphabet: Mapping[str
         left, right = (bytes(alphabet[character] for character in part) for part in pair)
         rank = ranks[left + right]
         if rank <= before:
-            raise _UnlikeError(
-                f"merge {made:,} makes token {rank:,}, and the one before {before:,}"
-            )
+            raise _UnlikeError(f"merge {made:,} makes token {rank:,}, the merge before {before:,}")
         if _split_last(left + right, ranks) != [left, right]:
             raise _UnlikeError(f"token {rank:,} has several ways to be made")
         before, made = rank, made + 1

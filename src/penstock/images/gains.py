@@ -86,7 +86,7 @@ def measure_gains(
 
 
 def _read_images(index: Index, field: int) -> Iterator[tuple[int, Pixels]]:
-    """Read images that lie evenly in the data, in an order that spreads, too."""
+    """Read images evenly from the data, in random order."""
     if isinstance(index.layouts[field], Chunked):
         return  # whose units are chunks
     count = min(index.count, _images_max)

@@ -52,15 +52,14 @@ def _import_pillow(where: str, why: str) -> tuple[Any, Any]:
         from PIL import Image, ImageOps
     except ModuleNotFoundError:
         raise UsageError(
-            f"{where}: penstock decodes baseline JPEG itself, and this image is something else "
-            f"({why}): pip install 'penstock[jpeg]' for Pillow, or leave the sample out"
+            f"{where}: Pillow decodes this image ({why}): pip install 'penstock[jpeg]'"
         ) from None
     return Image, ImageOps
 
 
 @contextlib.contextmanager
 def _open_image(data: bytes | memoryview, where: str, why: str) -> Iterator[Any]:
-    """Open an image of an allowed size; errors of Pillow are those of `decode_by_pillow`."""
+    """Open an image of an allowed size; errors of Pillow are as in `decode_by_pillow`."""
     pillow, _ = _import_pillow(where, why)
     try:
         with pillow.open(io.BytesIO(data)) as image:
@@ -71,10 +70,8 @@ def _open_image(data: bytes | memoryview, where: str, why: str) -> Iterator[Any]
     except MemoryError:
         raise LimitError(f"{where}: no memory to decode the image: make it smaller") from None
     except Exception as error:
-        raise DecodeError(
-            f"{where}: the image cannot be decoded ({why}; Pillow: {type(error).__name__}: "
-            f"{error}): restore the file from a good copy, or leave the sample out"
-        ) from None
+        said = f"{why}; Pillow: {type(error).__name__}: {error}"
+        raise DecodeError(f"{where}: the image cannot be decoded ({said}): restore it") from None
 
 
 def check_pixels(width: int, height: int, where: str) -> None:
@@ -89,7 +86,7 @@ def build_size_error(where: str, size: str) -> LimitError:
     """Build the error for an image of too many pixels."""
     return LimitError(
         f"{where}: the image has {size}, more than limits.image_pixels_max = "
-        f"{limits.image_pixels_max:,}: write a smaller copy, or leave the sample out"
+        f"{limits.image_pixels_max:,}: write a smaller copy"
     )
 
 
@@ -104,9 +101,7 @@ def make_smaller_copy(data: bytes | memoryview, side: int) -> bytes | None:
     try:
         from PIL import Image
     except ModuleNotFoundError:
-        raise UsageError(
-            "smaller copies of images are made by Pillow: pip install 'penstock[jpeg]'"
-        ) from None
+        raise UsageError("resizing needs Pillow: pip install 'penstock[jpeg]'") from None
     try:
         with Image.open(io.BytesIO(data)) as image:
             check_pixels(image.width, image.height, "an image")
@@ -125,9 +120,7 @@ def make_smaller_copy(data: bytes | memoryview, side: int) -> bytes | None:
         copy = whole.resize((width, height), Image.Resampling.BILINEAR)
         copy.save(file, kind, quality=90, exif=exif)
     except MemoryError:
-        raise LimitError(
-            "there is no memory for a smaller copy of an image: convert where there is more"
-        ) from None
+        raise LimitError("no memory to resize an image: convert where there is more") from None
     except Exception:
         return None
     return file.getvalue()

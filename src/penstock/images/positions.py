@@ -151,10 +151,7 @@ def find_positions(
     UsageError for a selection or a mixture, and without a field of images.
     """
     if dataset.subset is not None or dataset.kind is not None:
-        raise UsageError(
-            f"{dataset.path} is a selection or a mixture: find the positions of the data that it "
-            "is of, each by itself"
-        )
+        raise UsageError(f"{dataset.path} is a selection or a mixture: open its data alone")
     index = dataset.index
     number = choose_field(index, field)
     paths = list_saved_paths(dataset.path, "positions")

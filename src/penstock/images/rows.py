@@ -48,8 +48,7 @@ def build_broken_error(where: str, byte: int, block_row: int, message: str) -> D
     """Build the error for a damaged JPEG."""
     rows = "" if block_row < 0 else f", in row {block_row} of its blocks"
     return DecodeError(
-        f"{where}: the JPEG is damaged at byte {byte:,}{rows}: {message}: restore the file from a "
-        f"good copy, or leave the sample out"
+        f"{where}: the JPEG is damaged at byte {byte:,}{rows}: {message}: restore the file"
     )
 
 
@@ -57,7 +56,7 @@ class ImageDecoder:
     """Decoder of the images of one data set to one shape.
 
     field:      number of the field that has them.
-    positions:  those of the data's JPEG files, if they are known.
+    positions:  positions of the data's JPEG files, if they are known.
     path:       of the data, if positions can be found for it.
     copy_side:  shorter side of smaller copies that would give about the same images; None if none
                 would.
@@ -306,10 +305,7 @@ class WholeImageRows:
         where, size = self._describe(row), tuple(self._sizes[row].tolist())
         pixels = decode_by_pillow(self._cut(row), where, self._whys[row], self._rotate)
         if pixels.shape[:2] != size:
-            raise DecodeError(
-                f"{where}: its header says {size[1]} x {size[0]} pixels, and it has "
-                f"{pixels.shape[1]} x {pixels.shape[0]}: write it again, or leave the sample out"
-            )
+            raise DecodeError(f"{where}: its size is not {size[1]} x {size[0]}, as its header says")
         begin, stop = int(self._ends[row]), int(self._ends[row + 1])
         self._out[3 * begin : 3 * stop] = pixels.reshape(-1)
 

@@ -25,20 +25,15 @@ def choose_field(index: Index, field: str | None) -> int:
     listed = ", ".join(map(repr, names)) or "none"
     if field is not None:
         if field not in names:
-            raise UsageError(
-                f"images: field={field!r} is no field of bytes: of this data these are {listed}"
-            )
+            raise UsageError(f"images: field={field!r} is no field of bytes: use one of {listed}")
         return names[field]
     if len(names) == 1:
         return next(iter(names.values()))
     for name in _names:
         if name in names:
             return names[name]
-    raise UsageError(
-        f"images: the samples have no field with the bytes of images: their fields of bytes are "
-        f"{listed}"
-        + (": name the one that has images by field=" if names else ": open files of images")
-    )
+    remedy = "name the field of images by field=" if names else "open files of images"
+    raise UsageError(f"images: no field with the bytes of images ({listed}): {remedy}")
 
 
 def _can_hold_images(part: Field) -> bool:
@@ -64,14 +59,12 @@ def find_image(sample: Mapping[str, Any], field: str | None) -> str:
         if name in bytes_like:
             return name
     meant = "field of bytes" if field is None else f"field {field!r}"
-    raise UsageError(
-        f"images: the sample has no {meant} to decode: its fields are "
-        f"{', '.join(map(repr, sample))}: name the one that has the image by field="
-    )
+    listed = ", ".join(map(repr, sample))
+    raise UsageError(f"images: the sample has no {meant}, but {listed}: name the image by field=")
 
 
 def list_other_names(index: Index, field: int) -> list[str]:
-    """List the names that batches have beside that of a field."""
+    """List the names that batches have beside a field."""
     return [made.name for made in index.made if made.name != index.fields[field].name]
 
 
@@ -80,10 +73,8 @@ def check_names(others: Iterable[str], made: Container[str]) -> None:
     for name in others:
         if name in made:
             raise UsageError(
-                f"images: the samples have a field {name!r} beside their encoded image, and the "
-                f"batch has what is made of the image under this name: leave the field out "
-                f"(columns= of tables), or use a decode of your own that calls the transform with "
-                f"the image's bytes and names both"
+                f"images: the samples have a field {name!r} beside their image, whose result has "
+                f"this name: leave it out (columns= of tables)"
             )
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .. import limits
 from .._core import ImageTransform
-from ..arguments import check_flag, check_kind, check_whole
+from ..arguments import check_flag, check_kind, check_number, check_whole
 from ..errors import UsageError
 from ..index import Index
 from ..loader import Arrays, Leaves, RowReader
@@ -97,8 +97,8 @@ class _SizedTransform:
         factor, offset = _make_scale(name, dtype, mean, std)
         self.field = field
         self.rotate = check_flag(f"{name}: rotate", rotate)
-        self.flip = _check_number(f"{name}: flip", flip, 0, 1)
-        self.flip_rows = _check_number(f"{name}: flip_rows", flip_rows, 0, 1)
+        self.flip = check_number(f"{name}: flip", flip, 0, 1)
+        self.flip_rows = check_number(f"{name}: flip_rows", flip_rows, 0, 1)
         self.output = _Output(height, width, layout, dtype, factor, offset)
 
     def __call__(self, sample: Any, rng: np.random.Generator | None = None) -> Any:
@@ -228,10 +228,7 @@ class _SizedTransform:
         if not self.is_random:
             return np.zeros(WORDS, np.uint64)
         if rng is None:
-            raise UsageError(
-                f"{self.name} draws random numbers: give rng, such as penstock.rng(seed, epoch, "
-                f"number), or a sample of a loader"
-            )
+            raise UsageError(f"{self.name} draws random numbers: give rng, as penstock.rng(...)")
         check_kind(f"{self.name}: rng", rng, np.random.Generator, "a numpy.random.Generator")
         # Not the generator's raw words: those of the Mersenne Twister have 32 bits.
         return rng.integers(0, 2**64 - 1, WORDS, np.uint64, endpoint=True)
@@ -257,8 +254,7 @@ class RandomResizedCrop(_SizedTransform):
              they are decoded, as far as the crop's sides stay twice those of the result. Other
              pixels: by some 0.2 levels in the mean.
 
-    All random numbers are those of `penstock.rng(seed, epoch, sample)`: docs/images/crops.md.
-    UsageError for a value that cannot be.
+    All random numbers come from `penstock.rng(seed, epoch, sample)`: docs/images/crops.md.
     """
 
     def __init__(
@@ -302,7 +298,7 @@ class CenterCrop(_SizedTransform):
     resize:  length that the shorter side gets first, at least `size`. Without it the image keeps
              its size; a smaller one is enlarged as far as the result needs.
 
-    The other arguments are those of `RandomResizedCrop`. Only the pixels that the result shows are
+    The other arguments are as in `RandomResizedCrop`. Only the pixels that the result shows are
     decoded and resized.
     """
 
@@ -345,7 +341,7 @@ class Resize(_SizedTransform):
     size:    height and width of the result; a number for both (torchvision takes one number for
              the shorter side, which gives images of many sizes: see `CenterCrop`).
 
-    The other arguments are those of `RandomResizedCrop`.
+    The other arguments are as in `RandomResizedCrop`.
     """
 
     def __init__(
@@ -419,10 +415,7 @@ def _get_rng(name: str, sample: Mapping[str, Any]) -> np.random.Generator:
     try:
         rng: np.random.Generator = sample["__rng__"]
     except KeyError:
-        raise UsageError(
-            f"{name} draws random numbers, and the sample has no '__rng__': give rng, such as "
-            "penstock.rng(seed, epoch, number)"
-        ) from None
+        raise UsageError(f"{name} draws random numbers: give rng, as penstock.rng(...)") from None
     return rng
 
 
@@ -430,10 +423,7 @@ def _view_bytes(name: str, data: Any) -> npt.NDArray[np.uint8]:
     try:
         return np.frombuffer(data, np.uint8)
     except (TypeError, ValueError, BufferError):
-        raise UsageError(
-            f"{name} got {type(data).__name__}: give the bytes of an image, or a sample that has "
-            "them"
-        ) from None
+        raise UsageError(f"{name} got {type(data).__name__}: give an image's bytes") from None
 
 
 # -- checks of arguments ---------------------------------------------------------------------------
@@ -447,20 +437,11 @@ def _check_size(name: str, size: Any) -> tuple[int, int]:
     return height, width
 
 
-def _check_number(name: str, value: Any, least: float, most: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise UsageError(f"{name} is {value!r:.100}: use a number from {least:g} to {most:g}")
-    number = float(value)
-    if not least <= number <= most:
-        raise UsageError(f"{name} is {value!r:.100}: use a number from {least:g} to {most:g}")
-    return number
-
-
 def _check_range(name: str, value: Any, most: float) -> tuple[float, float]:
     value = value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(value, Sequence) or len(value) != 2:
         raise UsageError(f"{name} is {value!r:.100}: give (least, most)")
-    low, high = (_check_number(name, bound, 1e-6 if most == 1 else 1e-3, most) for bound in value)
+    low, high = (check_number(name, bound, 1e-6 if most == 1 else 1e-3, most) for bound in value)
     if low > high:
         raise UsageError(f"{name} is {value!r:.100}: give (least, most), least first")
     return low, high
@@ -471,7 +452,7 @@ def _check_channels(name: str, value: Any) -> tuple[float, float, float]:
     values = value if isinstance(value, Sequence) else (value,) * 3
     if isinstance(values, str) or len(values) != 3:
         raise UsageError(f"{name} is {value!r:.100}: give a number for each of red, green, blue")
-    red, green, blue = (_check_number(name, one, -1e6, 1e6) for one in values)
+    red, green, blue = (check_number(name, one, -1e6, 1e6) for one in values)
     return red, green, blue
 
 
@@ -481,10 +462,7 @@ def _make_scale(
     """Return scale and offset for which level * scale + offset is the normalised value."""
     if dtype == "uint8":
         if mean is not None or std is not None:
-            raise UsageError(
-                f"{name}: mean and std are for floating-point images: use dtype='float16', "
-                "'bfloat16' or 'float32', or leave them out"
-            )
+            raise UsageError(f"{name}: mean and std need a floating-point dtype, such as 'float16'")
         return (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)
     means = _check_channels(f"{name}: mean", 0.0 if mean is None else mean)
     stds = _check_channels(f"{name}: std", 1.0 if std is None else std)
@@ -496,8 +474,5 @@ def _make_scale(
         max(mean, 1 - mean, abs(mean)) / std for mean, std in zip(means, stds, strict=True)
     )
     if dtype == "float16" and largest > float(np.finfo(np.float16).max):
-        raise UsageError(
-            f"{name}: with mean={mean!r:.100} and std={std!r:.100} values would be as large as "
-            f"{largest:g}, which float16 does not hold: use 'bfloat16' or 'float32'"
-        )
+        raise UsageError(f"{name}: values reach {largest:g}, too large for float16: use 'float32'")
     return (scale[0], scale[1], scale[2]), (offset[0], offset[1], offset[2])
