@@ -78,7 +78,7 @@ def hand_out(
 ) -> tuple[list[str], Callable[[str], Any]]:
     """Return the `__all__` and the `__getattr__` of a package whose names load lazily.
 
-    homes:    the names of each submodule, separated by spaces; its own name stands for itself.
+    homes:    the names of each submodule, separated by spaces; its own name is the module itself.
     folders:  subpackages that are attributes as well without being public names; "a.b" is the
               attribute b.
 

@@ -57,13 +57,13 @@ packing_window_rows = 512
 packing_pieces_max = 1 << 26
 """Rows of long documents in one window: 32 bytes for each piece."""
 packing_windows_kept = 4
-"""Packed windows that an order keeps: steps of all ranks, and those read ahead, lie in few."""
+"""Packed windows that an order keeps: steps of all ranks, and steps read ahead, are in few."""
 packing_table_documents_min = 1 << 22
 """Documents from which on counted rows are kept in a file: fewer are counted in 0.4 s."""
 packing_table_interval = 64
 """Windows after which the counts of other processes are taken over from that file."""
 packing_tables_kept = 8
-"""Such files of one data set that are kept; an epoch has one."""
+"""Row-count files kept per data set; an epoch has one."""
 packing_thread_nice = 10
 """Niceness of the thread that counts rows behind training."""
 packing_epochs_kept = 3
@@ -81,7 +81,7 @@ shuffle_pairs = 1024
 shuffle_runs = 8
 """Runs of neighbouring samples that the estimate looks at."""
 shuffle_run_samples = 128
-"""Samples of one such run, which lie together in storage. An estimate takes 0.4 s."""
+"""Samples of one such run, next to each other in storage. An estimate takes 0.4 s."""
 
 # -- index -----------------------------------------------------------------------------------
 sidecar_bytes_verified_max = 256 * MIB
@@ -272,7 +272,7 @@ replica_epochs = 32
 """Epochs in which the next use of a sample is searched: with N ranks it comes after N epochs on
 average."""
 replica_pages = 8
-"""Pages in a sample of mean size. Replicas lie in pages, and half a page of each is lost: 6 %."""
+"""Pages in a sample of mean size. Replicas take whole pages; half a page of each is lost: 6 %."""
 replica_pages_max = 64
 """Most pages of one replica; a larger sample is not copied."""
 busy_cache_block_s = 30.0
@@ -352,7 +352,7 @@ checkpoint_pieces = 8
 """Approximate number of pieces of each rank, if their size is within these bounds: the last piece
 is then an eighth of the rank's share."""
 checkpoint_first_rank_bytes = 256 * 1024
-"""Smaller tensors of a checkpoint are those of rank 0, on however many ranks: buffers such as
+"""Smaller tensors of a checkpoint are rank 0's, on any number of ranks: buffers such as
 batch-norm statistics may differ between ranks. Larger ones are compared."""
 checkpoint_sample_lines = 64
 """Fewest lines of 64 bytes of a tensor by which ranks compare it."""

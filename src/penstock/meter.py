@@ -243,7 +243,7 @@ class Meter:
         self._given_ns = now_ns
 
     def counters(self, now_ns: int, engine: Mapping[str, int]) -> Counters:
-        """Return all counters so far, with those of an engine."""
+        """Return all counters so far, with an engine's."""
         return Counters(
             time_ns=now_ns,
             stalls=tuple(self._stalls),

@@ -437,8 +437,8 @@ def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> Encodi
 def _create_lmdb_recipe(
     source: Dataset, fields: tuple[Field, ...], keys: Keys, as_datum: bool
 ) -> EncodingRecipe:
-    """Plan one value a key: a sample's bytes, or Caffe's Datum. Without Datum, labels lie
-    beside."""
+    """Plan one value a key: a sample's bytes, or Caffe's Datum. Without Datum, labels are
+    beside it."""
     part = _require_single(fields, "an LMDB value")
     index = source.index
     shape: tuple[int, int, int] | None = None

@@ -139,7 +139,7 @@ def _count_sequences(lengths: Int) -> Int:
 
 
 def _cut(lengths: Int) -> Int:
-    """Cut the lengths of documents into those of their sequences."""
+    """Cut the lengths of documents into the lengths of their sequences."""
     count = _count_sequences(lengths)
     if (count == 1).all():
         return lengths

@@ -49,7 +49,7 @@ class TokenizerFile:
 
     @classmethod
     def load(cls, given: Path) -> TokenizerFile:
-        """Load a tokenizer.json, or that of a folder. UsageError or MissingError names the file."""
+        """Load a tokenizer.json, or a folder's. UsageError or MissingError names the file."""
         path = os.path.abspath(check_path("tokenizer", given))
         if os.path.isdir(path):
             path = os.path.join(path, FILE)

@@ -125,7 +125,7 @@ class ImageRows:
         rows = len(step.planned.ids)
         self._numbers = step.list_streams()
         self._keys = step.derive_keys()
-        # Positions are those of samples, and rows of other streams say nothing of their samples.
+        # Positions are known by sample, and rows of other streams are no samples.
         self._positions = no_positions if step.by_row else decoder.positions
         self._lengths = no_lengths
         if step.cropped:

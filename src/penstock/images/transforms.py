@@ -230,7 +230,7 @@ class _SizedTransform:
         if rng is None:
             raise UsageError(f"{self.name} draws random numbers: give rng, as penstock.rng(...)")
         check_kind(f"{self.name}: rng", rng, np.random.Generator, "a numpy.random.Generator")
-        # Not the generator's raw words: those of the Mersenne Twister have 32 bits.
+        # Not the generator's raw words: the Mersenne Twister's have 32 bits.
         return rng.integers(0, 2**64 - 1, WORDS, np.uint64, endpoint=True)
 
 
@@ -251,7 +251,7 @@ class RandomResizedCrop(_SizedTransform):
     field:   field of the samples that has the images, if it is not evident.
     rotate:  obey the rotation in EXIF data. The image is then decoded whole, by Pillow.
     scale:   "dct" for large images: those that the core decodes are shrunken by 2, 4 or 8 while
-             they are decoded, as far as the crop's sides stay twice those of the result. Other
+             they are decoded, while the crop's sides stay twice the result's. Other
              pixels: by some 0.2 levels in the mean.
 
     All random numbers come from `penstock.rng(seed, epoch, sample)`: docs/images/crops.md.
