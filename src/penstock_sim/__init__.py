@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from . import sweep as sweep
     from .closed_forms import FORM as FORM
     from .importance import Value as Value
-    from .results import SOURCES as SOURCES
-    from .results import Result as Result
     from .scenario import POLICIES as POLICIES
     from .scenario import SAMPLED as SAMPLED
+    from .scenario import SOURCES as SOURCES
     from .scenario import Policy as Policy
+    from .scenario import Result as Result
     from .scenario import Scenario as Scenario
     from .scenario import explain_error as explain_error
     from .scenario import list_scenarios as list_scenarios
@@ -57,10 +57,9 @@ else:
             "parity": "parity",
             "record": "record",
             "report": "report",
-            "results": "Result SOURCES",
             "scenario": (
-                "POLICIES Policy SAMPLED Scenario explain_error list_scenarios load_scenario "
-                "parse_mapping parse_scenario"
+                "POLICIES Policy Result SAMPLED SOURCES Scenario explain_error list_scenarios "
+                "load_scenario parse_mapping parse_scenario"
             ),
             "simulation": "Model simulate",
             "sizing": "Prices Range sizing",

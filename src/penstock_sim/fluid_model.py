@@ -14,13 +14,12 @@ import numpy as np
 from penstock.arguments import check_choice
 from penstock.errors import UsageError
 
-from . import _kernels, frequency, importance_policies, policies
+from . import _kernels, frequency, importance, policies
 from .devices import Floats, divide_rates, interpolate_rates
 from .importance import Value, fedcase
 from .networks import contention
 from .policies import NodeTraffic
-from .results import SOURCES, Result
-from .scenario import SAMPLED, ImportanceSampling, Policy, Scenario
+from .scenario import SAMPLED, SOURCES, ImportanceSampling, Policy, Result, Scenario
 from .workload import BYTES, Ints, SimulatedWorkload
 
 TRAFFIC: dict[str, Callable[[SimulatedWorkload], NodeTraffic]] = {
@@ -62,9 +61,7 @@ def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
         moved = np.zeros((epochs, len(SOURCES)))
     else:
         if isinstance(scenario.sampling, ImportanceSampling):
-            traffic, notes = importance_policies.sample_traffic(
-                workload, scenario.sampling, policy, value
-            )
+            traffic, notes = importance.sample_traffic(workload, scenario.sampling, policy, value)
         elif policy in TRAFFIC:
             traffic = TRAFFIC[policy](workload)
         else:

@@ -28,7 +28,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,12 @@ import numpy.typing as npt
 from penstock.arguments import check_whole
 from penstock.errors import UsageError
 from penstock.extent import Int
+from penstock.plan import count_fitting
 
 from .devices import Floats
+from .policies import NodeTraffic
+from .scenario import ImportanceSampling
+from .workload import BYTES, Ints, SimulatedWorkload
 
 Bool = npt.NDArray[np.bool_]
 
@@ -280,3 +284,77 @@ def replay(
         {name: hits / len(w) for name, hits in hit_counts.items()},
         float(w.sum() ** 2 / (len(w) * (w**2).sum())),
     )
+
+
+CACHES: dict[str, type[ValueCache] | type[RecentCache] | type[FirstSeenCache]] = {
+    "by_value": ValueCache,
+    "recent": RecentCache,
+    "fixed": FirstSeenCache,
+}
+
+
+def sample_traffic(
+    workload: SimulatedWorkload, sampling: ImportanceSampling, policy: str, value: Value
+) -> tuple[NodeTraffic, dict[str, Any]]:
+    """Trace the bytes of a policy. O(samples) for each step.
+
+    Also returns notes: `hits`, the share of samples that needed no storage, and `effective`, see
+    `importance.ReplayOutcome`.
+    """
+    scenario = workload.scenario
+    nodes, rows = scenario.training.nodes, workload.steps
+    caches = (
+        [CACHES[policy](count_room(workload, policy)) for _ in range(nodes)]
+        if policy in CACHES
+        else []
+    )
+    flows = NodeTraffic.empty(scenario, staged=bool(caches), known=False)
+    kept = _CountedCaches(workload, caches, flows)
+    stream = draw_batches(
+        scenario.data.samples,
+        scenario.training.global_batch,
+        lambda ids, uses: 1 / (ids + 1.0) / (uses + 1.0) ** sampling.decay,
+        value=value,
+        floor=sampling.floor,
+        seed=scenario.training.seed,
+    )
+    outcome = replay(stream, {policy: kept}, batches=rows)
+    return flows, {"hits": outcome.hits[policy], "effective": outcome.effective}
+
+
+def count_room(workload: SimulatedWorkload, policy: str) -> int:
+    """Number of samples that fit into a node's fastest tier, by the library's own rule."""
+    sizes, tier = workload.sizes, workload.scenario.system.tiers[0]
+    fitting = count_fitting(tier.capacity_mb * BYTES, float(sizes.mean()), float(sizes.std()))
+    if fitting < 1:
+        raise UsageError(
+            f"{policy} cannot run in {workload.scenario.name}: a node's memory holds no sample; "
+            "give tiers[0] more capacity"
+        )
+    return min(fitting, len(sizes))
+
+
+class _CountedCaches:
+    """The caches of all nodes, to which batches are dealt in turn, with counts of their bytes."""
+
+    def __init__(self, workload: SimulatedWorkload, caches: list[Any], flows: NodeTraffic) -> None:
+        self._workload = workload
+        self._caches: list[SampleCache] = caches
+        self._flows = flows
+        self._step = 0
+
+    def serve(self, ids: Ints, values: Floats) -> Any:
+        """See `importance.SampleCache`."""
+        nodes = self._workload.scenario.training.nodes
+        is_hit = np.zeros(len(ids), bool)
+        for node, cache in enumerate(self._caches):
+            is_hit[node::nodes] = cache.serve(ids[node::nodes], values)
+        size = self._workload.sizes[ids].reshape(-1, nodes)
+        local = np.where(is_hit.reshape(-1, nodes), size, 0).sum(axis=0)
+        need = size.sum(axis=0)
+        self._flows.need[self._step] = need
+        self._flows.ring[self._step] = need - local
+        self._flows.tiers[0, self._step] = local
+        self._flows.own[self._step] = local.sum()
+        self._step += 1
+        return is_hit

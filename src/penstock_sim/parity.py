@@ -18,8 +18,7 @@ from penstock.errors import UsageError
 
 from ._kernels import run_parity
 from .devices import Floats, divide_rates, interpolate_rates
-from .results import Result
-from .scenario import EpochSampling, IdealSpec, Scenario
+from .scenario import EpochSampling, IdealSpec, Result, Scenario
 
 Ints = npt.NDArray[np.int64]
 Item = TypeVar("Item", bound=np.generic)

@@ -16,8 +16,7 @@ from penstock.cli import counted, duration, number, size, size_unit, time_unit
 from penstock_bench.page import NumberRow, PlottedLine, number_rows, render
 
 from .devices import Floats, divide_rates
-from .results import SOURCES, Result
-from .scenario import Scenario
+from .scenario import SOURCES, Result, Scenario
 from .sizing import Sizing
 from .sweep import Outcome, Refusal, Sweep, cached_mb, data_mb
 

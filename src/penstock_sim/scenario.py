@@ -8,12 +8,15 @@ UsageError that names file, key, value and remedy: nothing in a scenario is igno
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from penstock.arguments import check_path, suggest, suggest_path
 from penstock.errors import UsageError
+
+from .devices import Floats
 
 try:
     import pydantic
@@ -23,6 +26,7 @@ except ModuleNotFoundError as error:
     raise UsageError(
         f"penstock_sim needs {error.name}: install it with pip install 'penstock[sim]'"
     ) from None
+
 
 Ordered = Literal[
     "naive",
@@ -412,3 +416,34 @@ def explain_error(where: str, error: Any, what: str = "a scenario") -> str:
             return f"{where}: {key} is {value!r}: {error['ctx']['error']!s}"
     rule = error["msg"].removeprefix("Input should be ").removeprefix("a ")
     return f"{where}: {key} is {value!r}: use {rule}"
+
+
+SOURCES = ("storage", "peers", "local")
+"""Sources of bytes: shared storage, the caches of other nodes, the node's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Result of one policy in one scenario.
+
+    scenario, policy, model:  their names.
+    total_s:   time of the run, including the setup.
+    setup_s:   time before the first step, in which caches are filled.
+    epochs_s:  float64 (epochs,), time of each epoch, without the setup.
+    stall_s:   float64 (epochs,), the part of it spent waiting for data.
+    moved_mb:  float64 (epochs, 3), MB read in each epoch, by `SOURCES`. Reading ahead counts where
+               it is asked for (parity) or due (corrected); the setup's reading is in the first row.
+    notes:     counters of one model only.
+
+    Equal inputs give equal results, to the last bit, on every machine of one architecture.
+    """
+
+    scenario: str
+    policy: str
+    model: str
+    total_s: float
+    setup_s: float
+    epochs_s: Floats
+    stall_s: Floats
+    moved_mb: Floats
+    notes: dict[str, Any]

@@ -10,8 +10,7 @@ from penstock.errors import UsageError
 from . import fluid_model, parity
 from .events import model as event_model
 from .importance import Value, fedcase
-from .results import Result
-from .scenario import ImportanceSampling, Scenario
+from .scenario import ImportanceSampling, Result, Scenario
 
 Model = Literal["corrected", "parity", "events"]
 """Model of the simulation."""

@@ -16,8 +16,7 @@ import pydantic
 from penstock.errors import UsageError, WorkerError
 
 from .devices import interpolate_rates
-from .results import Result
-from .scenario import Policy, Scenario
+from .scenario import Policy, Result, Scenario
 from .simulation import Model, simulate
 
 Key = Literal["nodes", "cache", "bandwidth"]

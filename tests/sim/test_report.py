@@ -24,7 +24,7 @@ from penstock.errors import UsageError
 from penstock_bench.page import document, layout
 from penstock_sim import report, sweep
 from penstock_sim.fluid_model import TRAFFIC
-from penstock_sim.results import SOURCES, Result
+from penstock_sim.scenario import SOURCES, Result
 from penstock_sim.workload import SimulatedWorkload
 from tests.browser import Tags, asked_for, browse, colours_of, needs_chromium, page_of, values_of
 from tests.command import run

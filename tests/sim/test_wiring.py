@@ -29,8 +29,7 @@ from penstock_sim import (
     sizing,
     sweep,
 )
-from penstock_sim.importance import History
-from penstock_sim.importance_policies import count_room
+from penstock_sim.importance import History, count_room
 from penstock_sim.networks import contention
 from penstock_sim.networks.routed import Dragonfly
 from penstock_sim.networks.traffic import Traffic

@@ -26,8 +26,7 @@ from penstock.cli import (
 )
 from penstock.errors import UsageError
 
-from .completion import complete_scenario
-from .simulate import choose_page_path
+from .simulate import choose_page_path, complete_scenario
 
 
 @explain_interrupt()

@@ -14,6 +14,7 @@ from penstock.arguments import check_choice
 from penstock.cli import (
     brief,
     check_writable,
+    complete_names,
     console,
     explain_interrupt,
     repeat_command,
@@ -25,13 +26,26 @@ from penstock.cli import (
 from penstock.errors import UsageError
 
 from . import calibrate
-from .completion import complete_policy, complete_scenario
 
 _sweeps_at_once = 500_000_000
 """Accesses to samples of sweeps that nobody asked for: about a minute of one core."""
 
 _alone = 5_000_000
 """Accesses of simulations that are done before another process has started."""
+
+
+def complete_scenario(incomplete: str) -> list[str]:
+    """Names of scenarios."""
+    from penstock_sim import list_scenarios
+
+    return complete_names(list_scenarios(), incomplete)
+
+
+def complete_policy(incomplete: str) -> list[str]:
+    """Names of policies."""
+    from penstock_sim import Policy
+
+    return complete_names(get_args(Policy), incomplete)
 
 
 @explain_interrupt()

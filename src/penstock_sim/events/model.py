@@ -26,8 +26,7 @@ from .. import policies
 from ..devices import divide_rates, interpolate_rates
 from ..fluid_model import check_staging, stage_mb_s
 from ..networks import contention
-from ..results import SOURCES, Result
-from ..scenario import EpochSampling, Scenario
+from ..scenario import SOURCES, EpochSampling, Result, Scenario
 from ..workload import BYTES, SimulatedWorkload
 from .devices import Device, SharedStorage
 from .rank import EventRank
