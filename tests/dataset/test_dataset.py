@@ -458,3 +458,15 @@ def test_a_window_over_a_file_of_another_format(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(100, dtype=np.uint16))
     with pytest.raises(UsageError, match="does not take"):
         penstock.open(tmp_path / "x.npy", window=4, dtype="uint16")
+
+
+def test_a_local_path_needs_no_hub(tmp_path: Path) -> None:
+    """Opening and reading a file loads no module of the hub's client."""
+    np.save(tmp_path / "x.npy", np.arange(6).reshape(3, 2))
+    code = (
+        "import sys, penstock\n"
+        f"penstock.open({str(tmp_path / 'x.npy')!r})[0]\n"
+        "print([name for name in sys.modules if name.startswith('penstock.engine.hub')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

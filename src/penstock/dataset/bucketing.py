@@ -75,7 +75,7 @@ def bucket_orders(
     window = options.window or choose_window(rule.tokens, max(float(sizes.mean()), 1e-9))
     measured = _identify_lengths(dataset)
     rule = BucketRule(options.tokens, window, options.multiple, options.cost, measured)
-    return lambda own: PackedOrder(make_order(own), rule, lengths_of)
+    return lambda view: PackedOrder(make_order(view), rule, lengths_of)
 
 
 def _identify_lengths(dataset: Dataset) -> str:

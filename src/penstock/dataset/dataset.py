@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from .. import limits
 from ..arguments import Path, check_function, check_path, check_whole
-from ..engine import INSTALLED_BYTES, Buffer, add_mirrors, find_commit, read_extent
+from ..engine import INSTALLED_BYTES, Buffer, add_mirrors, read_extent
 from ..engine import store as stores
 from ..errors import LimitError, UsageError
 from ..extent import Int
@@ -55,7 +55,7 @@ from .lengths import (
     load_lengths,
 )
 from .row_counting import RowTablePlace
-from .sample import Decode, LoadedSample, open_column
+from .sample import Decode, LoadedSample, open_samples
 from .saved import allot_array, load_selection, save_selection, spill_selection
 from .selecting import By, Condition, choose_samples, divide_samples, narrow
 from .sources import IndexReference, convert_integers, locate_data, pin_paths
@@ -287,6 +287,8 @@ class Dataset:
         Of several datasets each commit once.
         """
         if self.kind is None:
+            from ..engine import find_commit  # loads the hub's client
+
             return find_commit(self.index.files.root)
         commits = dict.fromkeys(part.commit for part in self.parts)
         return " ".join(commit for commit in commits if commit)
@@ -574,29 +576,12 @@ class Dataset:
             raise IndexError(f"sample {number} does not exist: there are {len(self):,}")
         number = int(self.ids([number % len(self)])[0])
         planned, buffer = self._read(number)
-        parts = build_fields(self.index, planned, buffer)
-        values = LoadedSample()
-        values.stream = 0, 0, number
-        plain = {one.name for one in self.index.attributes}
-        utf8: set[str] = set()
+        fields = build_fields(self.index, planned, buffer)
+        values = open_samples(self.index, planned, fields, 0, 0)(0)
+        del values["__id__"], values["__epoch__"]  # the stream has them
         for part in self.index.fields:
-            if part.parser is not None or part.text:
-                plain |= {made.name for made in part.made}
-            if part.parser is not None:
-                utf8 |= {name for name, kind in part.parser.kinds.items() if kind == "bytes"}
-        for field in self.fields:
-            rows = parts[field.name]
-            if field.name in utf8:
-                values[field.name] = rows[0].tobytes()
-            elif field.name in plain:
-                values[field.name] = rows[0]
-            elif field.shape is not None:
-                values[field.name] = rows.reshape(field.shape)  # an array even if its shape is ()
-            else:
-                values[field.name] = open_column(field, field, rows, as_views=False)(0)
-        values["__key__"] = self.index.key(number)
-        if planned.labels is not None:
-            values["label"] = int(planned.labels[0])
+            if part.shape == () and part.parser is None and part.name in values:
+                values[part.name] = np.asarray(values[part.name])
         return values if self.kind is None else self.kind.finish_sample(values)
 
     def compose_decode(self, decode: Decode | None) -> Decode | None:

@@ -163,10 +163,10 @@ def check_vocabulary(
     while isinstance(values, Ragged):
         bounds.append(values.offsets)
         values = values.values
-    found = find_foreign_token(values, part.vocabulary)
-    if found is None:
+    place = find_foreign_token(values, part.vocabulary)
+    if place is None:
         return
-    row = found // max(1, math.prod(values.shape[1:]))
+    row = place // max(1, math.prod(values.shape[1:]))
     first = row
     for offsets in reversed(bounds):
         row = int(np.searchsorted(offsets, row, side="right")) - 1
@@ -174,13 +174,13 @@ def check_vocabulary(
         first = row
         for offsets in bounds:
             first = int(offsets[first])
-    position = found - first * math.prod(values.shape[1:])
+    position = place - first * math.prod(values.shape[1:])
     position += 0 if starts is None else int(starts[row])
     sample = int(samples[row])
     number = index.fields.index(part)
     raise FormatError(
         f"step {step}, sample {sample:,} ({index.key(sample)}): {index.where(sample, number)}: "
-        f"field {part.name!r} has the token {int(values.reshape(-1)[found])} at position "
+        f"field {part.name!r} has the token {int(values.reshape(-1)[place])} at position "
         f"{position:,}, beyond the vocabulary of {part.vocabulary:,} tokens: correct vocabulary=, "
         "dtype= or header_bytes="
     )
@@ -326,18 +326,18 @@ def _decompress_parts(
     first_unit = layout.chunks.first
     for source, at, _ in split_by_part(first_unit, places.number[places.chunk]):
         low, high = np.searchsorted(places.number, first_unit[source : source + 2]).tolist()
-        own = FieldChunks(
+        share = FieldChunks(
             places.base,
             places.bounds[low : high + 1],
             places.number[low:high] - first_unit[source],
             places.chunk[at] - low,
             places.row[at],
         )
-        field, own_layout = layout.fields[source], layout.parts[source]
-        if isinstance(own_layout, Chunked):
-            rows = _decode_rows(field, own_layout, own, buffer, origin, at)
+        field, part_layout = layout.fields[source], layout.parts[source]
+        if isinstance(part_layout, Chunked):
+            rows = _decode_rows(field, part_layout, share, buffer, origin, at)
         else:
-            rows = _view_rows(field, own, buffer, has_shape=shaped is not None)
+            rows = _view_rows(field, share, buffer, has_shape=shaped is not None)
         if shaped is not None:
             shaped[at] = rows
             continue

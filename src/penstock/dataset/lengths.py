@@ -30,8 +30,8 @@ def find_counted(index: Index) -> tuple[int, Field] | None:
     if any(part.parser is not None for part in index.fields):
         return None
     parts = [pair for pair in enumerate(index.fields) if pair[1].name != SUMS_FIELD]
-    found = _choose_counted(parts)
-    return None if found is None or isinstance(index.layouts[found[0]], Chunked) else found
+    counted = _choose_counted(parts)
+    return None if counted is None or isinstance(index.layouts[counted[0]], Chunked) else counted
 
 
 def _choose_counted(parts: list[tuple[int, Field]]) -> tuple[int, Field] | None:
@@ -93,9 +93,9 @@ def find_token_field(index: Index, path: str, name: str | None = None) -> str:
         return name
     tokens = [made.name for made in lists if made.dtype != np.uint8 or made.shape is not None]
     named = [made.name for made in lists if made.name in _token_fields]
-    for found in (named, tokens):
-        if len(found) == 1:
-            return found[0]
+    for names in (named, tokens):
+        if len(names) == 1:
+            return names[0]
     fields = ", ".join(f"{made.name} ({made.dtype})" for made in index.made)
     raise UsageError(
         f"{path} has {'no' if not tokens else 'several'} lists of tokens among its fields "

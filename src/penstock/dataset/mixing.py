@@ -149,7 +149,7 @@ def _measure_mean(part: Dataset, number: int) -> float:
 def _list_tables(parts: Sequence[Dataset]) -> tuple[WeightTable | None, ...]:
     """Return the weights of each dataset's samples; () if none has any."""
     weightings = [part.weighting for part in parts]
-    tables = tuple(None if own is None else own.table for own in weightings)
+    tables = tuple(None if weighting is None else weighting.table for weighting in weightings)
     return tables if any(table is not None for table in tables) else ()
 
 
@@ -219,22 +219,22 @@ def _choose_own(
     sample: LoadedSample, source: int, fields: Sequence[Field], has_label: bool, raw: Any = bytes
 ) -> LoadedSample:
     """Return the sample with the fields of its dataset, named and shaped as there."""
-    own = LoadedSample()
-    own.stream = sample.stream
+    chosen = LoadedSample()
+    chosen.stream = sample.stream
     for part in fields:
         value = sample[f"{source}/{part.name}"]
         if part.parser is not None:
-            own |= _parse_line(part.parser, value, sample)
+            chosen |= _parse_line(part.parser, value, sample)
         elif part.shape is None:
             is_raw = part.dtype == np.uint8 and not part.nesting
-            own[part.name] = raw(value) if is_raw else value
+            chosen[part.name] = raw(value) if is_raw else value
         else:
             rows = bytearray(value) if isinstance(value, bytes) else value
-            own[part.name] = np.asarray(rows).reshape(part.shape)
+            chosen[part.name] = np.asarray(rows).reshape(part.shape)
     for name, value in sample.items():
         if "/" not in name and (name != "label" or has_label):
-            own[name] = value
-    return own
+            chosen[name] = value
+    return chosen
 
 
 def _parse_line(parser: JsonFields, line: Any, sample: LoadedSample) -> dict[str, Any]:

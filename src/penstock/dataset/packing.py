@@ -417,9 +417,9 @@ def _keep_field(documents: Dataset, name: str) -> Dataset:
     if others:
         index = rename_fields(index, dict.fromkeys(others))
     fields = tuple(replace(part, as_dtype=None) for part in index.fields)
-    found = copy.copy(documents)
-    found.index = replace(index, fields=fields, label_column=None)
-    return found
+    narrowed = copy.copy(documents)
+    narrowed.index = replace(index, fields=fields, label_column=None)
+    return narrowed
 
 
 ReadPart = Callable[[Int], Int]
@@ -440,18 +440,18 @@ class _DocumentLengths:
         samples = documents.view(np.int64)
         if len(self.parts) == 1:
             return self.parts[0](samples)
-        found = np.empty(len(samples), np.int64)
-        for number, rows, own in split_by_part(self.first, samples):
-            found[rows] = self.parts[number](own)
-        return found
+        lengths = np.empty(len(samples), np.int64)
+        for number, rows, part_samples in split_by_part(self.first, samples):
+            lengths[rows] = self.parts[number](part_samples)
+        return lengths
 
 
 def _find_document_lengths(documents: Dataset) -> _DocumentLengths:
     parts = documents.parts
     first = np.cumsum([0, *(part.index.count for part in parts)], dtype=np.int64)
-    found = [_find_part_lengths(part) for part in parts]
-    checksums = {number: sum_ for number, (_, sum_) in enumerate(found) if sum_ is not None}
-    return _DocumentLengths([read for read, _ in found], first, checksums)
+    readers = [_find_part_lengths(part) for part in parts]
+    checksums = {number: sum_ for number, (_, sum_) in enumerate(readers) if sum_ is not None}
+    return _DocumentLengths([read for read, _ in readers], first, checksums)
 
 
 def _find_part_lengths(part: Dataset) -> tuple[ReadPart, int | None]:
@@ -460,8 +460,8 @@ def _find_part_lengths(part: Dataset) -> tuple[ReadPart, int | None]:
     index = part.index
     counted = find_counted(index)
     if counted is not None:
-        number, found = counted
-        layout, size = index.layouts[number], found.element_bytes
+        number, counted_field = counted
+        layout, size = index.layouts[number], counted_field.element_bytes
         shift = size.bit_length() - 1  # a shift takes half as long as a division
         return lambda samples: layout.lengths(samples) >> shift, None
     saved = part.load_lengths()

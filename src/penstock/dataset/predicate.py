@@ -105,12 +105,12 @@ class Predicate:
     def __call__(self, columns: Mapping[str, Array]) -> npt.NDArray[np.bool_]:
         try:
             with np.errstate(all="ignore"):
-                found: npt.NDArray[np.bool_] = self._evaluate(columns)
+                mask: npt.NDArray[np.bool_] = self._evaluate(columns)
         except OverflowError as error:
             raise UsageError(
                 f"where={self.text!r}: a number is beyond 64 bits ({error}): use a smaller one"
             ) from None
-        return found
+        return mask
 
     def _refuse(self, node: ast.AST | None, reason: str) -> UsageError:
         part = None if node is None else ast.get_source_segment(self.text.strip(), node)
@@ -168,10 +168,10 @@ class Predicate:
         join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
 
         def evaluate(columns: Mapping[str, Array]) -> Any:
-            found = terms[0].evaluate(columns)
+            mask = terms[0].evaluate(columns)
             for term in terms[1:]:
-                found = join(found, term.evaluate(columns))
-            return found
+                mask = join(mask, term.evaluate(columns))
+            return mask
 
         return _Term("truth", evaluate)
 
@@ -211,12 +211,16 @@ class Predicate:
 
     def _compare_all(self, node: ast.Compare) -> _Term:
         parts = [node.left, *node.comparators]
-        found = [self._compare(node, parts[k], op, parts[k + 1]) for k, op in enumerate(node.ops)]
-        if len(found) == 1:
-            return _Term("truth", found[0])
+        comparisons = [
+            self._compare(node, parts[k], op, parts[k + 1]) for k, op in enumerate(node.ops)
+        ]
+        if len(comparisons) == 1:
+            return _Term("truth", comparisons[0])
         return _Term(
             "truth",
-            lambda columns: functools.reduce(np.logical_and, [each(columns) for each in found]),
+            lambda columns: functools.reduce(
+                np.logical_and, [term(columns) for term in comparisons]
+            ),
         )
 
     def _compare(
@@ -287,8 +291,8 @@ class Predicate:
 
         def evaluate(columns: Mapping[str, Any]) -> Any:
             values, offsets = right.evaluate(columns)
-            found = _compare_numbers(operator.eq, values, value)
-            before = np.concatenate([[0], np.cumsum(found)])
+            matches = _compare_numbers(operator.eq, values, value)
+            before = np.concatenate([[0], np.cumsum(matches)])
             return before[offsets[1:]] > before[offsets[:-1]]
 
         return evaluate
@@ -392,12 +396,12 @@ def _compare_numbers(compare: Callable[[Any, Any], Any], left: Any, right: Any) 
     if is_whole == _is_whole(right):
         return compare(left, right)
     one, other = np.asarray(left, np.float64), np.asarray(right, np.float64)
-    found = compare(one, other)
+    result = compare(one, other)
     rounded = (one == other) & (abs(one) >= _EXACT_MAX)
     if rounded.any():
         sides = (np.broadcast_to(np.asarray(side), rounded.shape) for side in (left, right))
-        found[rounded] = compare(*(side[rounded].astype(object) for side in sides))
-    return found
+        result[rounded] = compare(*(side[rounded].astype(object) for side in sides))
+    return result
 
 
 def _is_whole(value: Any) -> bool:
@@ -456,7 +460,7 @@ def describe_unknown(name: str, names: Collection[str]) -> str:
 
 def find_nearest(name: object, names: Collection[Any]) -> str:
     """Describe the names that there are, and the nearest."""
-    near = _find_near(str(name), [str(each) for each in names])
+    near = _find_near(str(name), [str(known) for known in names])
     return f"there are {_listed(names)}{near}"
 
 

@@ -2,7 +2,7 @@
 
 The file has a word for each window: its rows, and 32 bits by which it is known that they were
 counted for these data, this seed, epoch and rule, and for this window. A word is written whole, so
-that processes fill one file together, each beginning at another window, and none waits for another.
+that processes fill one file together, each from another window on, and none waits for another.
 A word that is damaged, or not there, is counted again.
 """
 
@@ -190,8 +190,8 @@ class _RowFile:
         """Remove the least recent files of these data: an epoch has one each."""
         folder, name = os.path.split(stem)
         with contextlib.suppress(OSError):
-            found = [one for one in os.scandir(folder) if one.name.startswith(f"{name}.")]
-            tables = [one for one in found if one.name.endswith(".rows") and one.path != path]
+            entries = [one for one in os.scandir(folder) if one.name.startswith(f"{name}.")]
+            tables = [one for one in entries if one.name.endswith(".rows") and one.path != path]
             tables.sort(key=lambda one: one.stat().st_mtime_ns)
             for old in tables[: -limits.packing_tables_kept]:
                 os.unlink(old.path)

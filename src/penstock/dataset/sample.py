@@ -15,9 +15,6 @@ from ..plan import StepPlan
 from .fields import Ragged
 
 Decode = Callable[[dict[str, Any]], Any]
-Samples = Callable[[int], dict[str, Any]]
-"""Return the sample of a row."""
-
 
 _Decoding = TypeVar("_Decoding", bound=Decode)
 
@@ -84,7 +81,7 @@ def open_samples(
     seed: int,
     by_row: bool = False,
     as_views: bool = False,
-) -> Samples:
+) -> Callable[[int], LoadedSample]:
     """Return the function that gives each sample of a step, by its row, as `decode` takes it.
 
     fields:  from `build_fields`.

@@ -210,8 +210,8 @@ def divide_samples(
         if by is None
         else _divide_by_value(dataset, Columns(dataset, columns), by, ends, seed)
     )
-    found = dict(zip(fractions, _pack_parts(len(dataset), decide, len(shares)), strict=True))
-    for name, part in found.items():
+    chosen = dict(zip(fractions, _pack_parts(len(dataset), decide, len(shares)), strict=True))
+    for name, part in chosen.items():
         if not len(part):
             values = "" if by is None else f", by the values of {by!r}"
             raise UsageError(
@@ -219,7 +219,7 @@ def divide_samples(
                 f"{len(dataset):,} "
                 f"samples{values}: make it larger"
             )
-    return found
+    return chosen
 
 
 def _divide_by_place(count: int, ends: npt.NDArray[np.float64], seed: int) -> _Decide:
@@ -280,8 +280,8 @@ def _hash_values(values: Array, key: int) -> Words:
             hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=salt)
             for text in texts.tolist()
         ]
-        found = np.array([int.from_bytes(each.digest(), "little") for each in hashes], np.uint64)
-        return found[rows]
+        words = np.array([int.from_bytes(h.digest(), "little") for h in hashes], np.uint64)
+        return words[rows]
     if values.dtype.kind == "f":
         wide = values.astype(np.float64) + 0.0  # -0.0 is 0.0
         wide[np.isnan(wide)] = np.nan
@@ -312,9 +312,9 @@ def _pack_parts(count: int, decide: _Decide, parts: int) -> list[Bitmap]:
 
     def work(start: int) -> None:
         stop = min(start + chunk, count)
-        found = decide(start, stop)
+        part_of = decide(start, stop)
         for part, target in enumerate(octets):
-            bits = np.packbits(found == part, bitorder="little")
+            bits = np.packbits(part_of == part, bitorder="little")
             target[start // 8 : start // 8 + len(bits)] = bits
 
     starts = range(0, count, chunk)
