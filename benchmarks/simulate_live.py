@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.engine.timed_reads import measure_copying
+from penstock.engine.host import measure_copying
 from penstock.limits import cache_block_bytes_default
 from penstock_sim.calibrate import Calibration, Measured, calibrate, resize
 from penstock_sim.fluid_model import simulate

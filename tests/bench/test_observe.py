@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.engine.host_info import find_mount
+from penstock.engine.host import find_mount
 from penstock.engine.page_cache import evict
 from penstock_bench.observe import (
     CHARGED,

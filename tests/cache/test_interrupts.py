@@ -16,8 +16,9 @@ import pytest
 import penstock
 from penstock.cache import disk as disk_tier
 from penstock.cache import engine, join, shared_memory
-from penstock.loader import epoch, step_reader, ticket_router
+from penstock.loader import epoch, step_reader
 from penstock.loader import sources as engine_source
+from penstock.loader import step_reader as ticket_router
 from tests.interrupts import interrupt
 
 _modules = (

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock import limits
 from penstock.doctor import ceilings
-from penstock.engine.host_info import find_mount
+from penstock.engine.host import find_mount
 from penstock.engine.open import open_engine
 from penstock.errors import ChangedError, MissingError, StorageError, UsageError
 from penstock_bench.observe import CHARGED, measure_use

@@ -20,7 +20,7 @@ import penstock
 import penstock.cli.app
 from penstock.cli.options import import_function
 from penstock.doctor.doctor import PlannedJob, examine
-from penstock.engine.host_info import Machine, read_machine
+from penstock.engine.host import Machine, read_machine
 from penstock.errors import UsageError
 from tests import warm
 

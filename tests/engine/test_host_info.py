@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.engine.host_info import Machine, find_mount, read_machine, readahead_bytes
+from penstock.engine.host import Machine, find_mount, read_machine, readahead_bytes
 
 
 def test_the_machine_is_what_the_c_library_says() -> None:
@@ -170,7 +170,7 @@ def test_a_real_control_group(controller: str, limit: str) -> None:
         (group / limit).write_text(str(512 << 20))
         code = (
             f"open('{group}/cgroup.procs', 'w').write('0')\n"
-            "from penstock.engine.host_info import read_machine\n"
+            "from penstock.engine.host import read_machine\n"
             "print(read_machine().memory_limit_bytes)"
         )
         source = str(Path(penstock.__file__).parents[1])

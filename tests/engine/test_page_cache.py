@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.host_info import find_mount
+from penstock.engine.host import find_mount
 from penstock.engine.page_cache import drop_extents, evict, measure_residency
 from penstock.errors import MissingError
 from penstock.extent import Extents, Files

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.engine.host import draw_large_extents, measure_copying, time_reads
 from penstock.engine.open import open_engine
-from penstock.engine.timed_reads import draw_large_extents, measure_copying, time_reads
 from penstock.errors import ChangedError, StateError, UsageError
 from penstock.extent import Extents
 from penstock.loader.auto_shuffle import choose_shuffle

@@ -13,9 +13,10 @@ import pytest
 
 import penstock
 from penstock.engine.protocol import Completion, Failure
-from penstock.loader import decode, epoch, step_reader, ticket_router
+from penstock.loader import decode, epoch, step_reader
 from penstock.loader import sources as engine_source
-from penstock.loader.ticket_router import TicketRouter
+from penstock.loader import step_reader as ticket_router
+from penstock.loader.step_reader import TicketRouter
 from tests.interrupts import interrupt
 from tests.slices import first
 

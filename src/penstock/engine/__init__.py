@@ -30,11 +30,15 @@ if TYPE_CHECKING:
     from .atomic_file import storage_errors as storage_errors
     from .atomic_file import sync_folder as sync_folder
     from .atomic_file import write_all as write_all
-    from .host_info import Machine as Machine
-    from .host_info import Mount as Mount
-    from .host_info import find_mount as find_mount
-    from .host_info import read_machine as read_machine
-    from .host_info import readahead_bytes as readahead_bytes
+    from .host import Machine as Machine
+    from .host import Mount as Mount
+    from .host import ProbeResult as ProbeResult
+    from .host import draw_large_extents as draw_large_extents
+    from .host import find_mount as find_mount
+    from .host import measure_copying as measure_copying
+    from .host import read_machine as read_machine
+    from .host import readahead_bytes as readahead_bytes
+    from .host import time_reads as time_reads
     from .hub import find_commit as find_commit
     from .hub import is_blob as is_blob
     from .hub import pin_hub_urls as pin_hub_urls
@@ -105,10 +109,6 @@ if TYPE_CHECKING:
     from .threads import build_refusal as build_refusal
     from .threads import join_threads as join_threads
     from .threads import start_threads as start_threads
-    from .timed_reads import ProbeResult as ProbeResult
-    from .timed_reads import draw_large_extents as draw_large_extents
-    from .timed_reads import measure_copying as measure_copying
-    from .timed_reads import time_reads as time_reads
     from .trace_file import CLOSE as CLOSE
     from .trace_file import KINDS as KINDS
     from .trace_file import MAP as MAP

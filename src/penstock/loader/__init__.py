@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from .sources import WorkerSource as WorkerSource
     from .step_reader import ReadResources as ReadResources
     from .step_reader import StepReader as StepReader
-    from .ticket_router import TicketRouter as TicketRouter
+    from .step_reader import TicketRouter as TicketRouter
     from .worker_processes import WorkerProcesses as WorkerProcesses
     from .workers import InlineWorkers as InlineWorkers
     from .workers import Workers as Workers

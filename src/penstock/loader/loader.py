@@ -43,8 +43,7 @@ from .metrics import serve_if_configured
 from .reweighing import Reweighing
 from .sampler import StepSampler
 from .sources import ArraySource, DecodeSource, Decoding
-from .step_reader import ReadResources, StepReader, Submit, make_fork_error
-from .ticket_router import TicketRouter
+from .step_reader import ReadResources, StepReader, Submit, TicketRouter, make_fork_error
 
 if TYPE_CHECKING:
     from ..cache import Cache, CacheMembership

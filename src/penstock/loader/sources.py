@@ -42,8 +42,7 @@ from .decode import (
     make_raisable,
 )
 from .epoch import ReadyBatch
-from .step_reader import StepReader
-from .ticket_router import poll_ns
+from .step_reader import StepReader, poll_ns
 from .workers import InlineWorkers, ResultsAhead, Workers, WorkerTime
 
 _decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has, if they fit
