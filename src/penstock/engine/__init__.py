@@ -123,9 +123,10 @@ else:
     __all__, __getattr__ = hand_out(
         __name__,
         {
-            "atomic_file": "AtomicFile Bytes QueuedFile atomic_file storage_errors "
-            "sync_folder write_all",
-            "host_info": "Machine Mount find_mount read_machine readahead_bytes",
+            "atomic_file": "AtomicFile Bytes QueuedFile atomic_file storage_errors sync_folder "
+            "write_all",
+            "host": "Machine Mount find_mount read_machine readahead_bytes ProbeResult "
+            "draw_large_extents measure_copying time_reads",
             "hub": "find_commit is_blob pin_hub_urls",
             "native": "Arena INSTALLED_BYTES crc32c gather move_blocks",
             "object_client": "Bucket ObjectInfo ObjectRefused retry_until",
@@ -134,17 +135,15 @@ else:
             "page_cache": "Residency drop_extents evict measure_residency page_cache",
             "probe": "LOCAL compute_open_files_max find_file_system probe_io_uring",
             "protocol": "Buffer Completion Engine Failure Mask ReadMethod ReadingEngine "
-            "check_buffers check_requests check_usable describe_argument "
-            "refuse_first",
-            "request_queue": "AGING Aging Dispatch Kind Policy Purpose Request RequestQueue "
-            "RoundRobin Target check_purpose",
-            "storage_queue": "PROCESS_QUEUE PurposeTotals QueuedEngine StorageQueue Turn "
-            "number_file storage_queue",
+            "check_buffers check_requests check_usable describe_argument refuse_first",
+            "request_queue": "AGING Aging Dispatch Kind Policy Purpose Request RequestQueue RoundRobin "
+            "Target check_purpose",
+            "storage_queue": "PROCESS_QUEUE PurposeTotals QueuedEngine StorageQueue Turn number_file "
+            "storage_queue",
             "store": "Listing Posix Progress Store StoreFile build_changed_error "
             "build_storage_error map_in_threads store",
             "threads": "ThreadPool WakeUp build_refusal join_threads start_threads threads",
-            "timed_reads": "ProbeResult draw_large_extents measure_copying time_reads",
-            "trace_file": "CLOSE KINDS MAP OPEN OPEN_DIRECT Operations READ STAT Trace "
-            "TraceWriter trace_file",
+            "trace_file": "CLOSE KINDS MAP OPEN OPEN_DIRECT Operations READ STAT Trace TraceWriter "
+            "trace_file",
         },
     )
