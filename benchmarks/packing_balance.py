@@ -18,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.extent import Int
-from penstock.order import Order, PackedOrder, PackingRule, choose_window
-from penstock.plan import CostBalance, Steps, cost_by_width
-from penstock.plan.balance import deal, level_costs
+from penstock.order import Order, PackedOrder
+from penstock.order.packing import PackingRule, choose_window
+from penstock.plan import Steps
+from penstock.plan.balance import CostBalance, deal, level_costs
+from penstock.plan.sample_cost import cost_by_width
 
 from .record import Row
 

@@ -28,7 +28,8 @@ from statistics import median
 import numpy as np
 
 import penstock
-from penstock.order import Bitmap, Order, Selection, allot_words
+from penstock.order import Order, Selection
+from penstock.order.selection import Bitmap, allot_words
 
 from .pairing import bootstrap_interval
 from .record import Record, Row, table

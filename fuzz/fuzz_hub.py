@@ -7,8 +7,8 @@ import json
 
 from fuzz.memory import joined_parts
 from fuzz.structure import PART
-from penstock.engine import ObjectRefused
 from penstock.engine.hub import HubFile, add_file, choose_data, parse_hub_url
+from penstock.engine.object_client import ObjectRefused
 from penstock.errors import PenstockError
 
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -167,7 +167,7 @@ def open_squares(number: int) -> Any:
 
 def check_workers() -> None:
     """Get arrays from worker processes, through memory without a name that both map."""
-    from penstock.loader import WorkerProcesses
+    from penstock.loader.worker_processes import WorkerProcesses
 
     workers = WorkerProcesses(open_squares, 2)
     try:
@@ -197,7 +197,7 @@ def main() -> None:
             next(iter(loader))
         first_batch_s, first_batch_cpu_s = time.monotonic() - STARTED, time.process_time()
         levels = check_order(goldens)
-        from penstock.engine import probe_io_uring
+        from penstock.engine.probe import probe_io_uring
 
         refused = probe_io_uring() != 0
         assert refused or not kind, "io_uring should be refused here"

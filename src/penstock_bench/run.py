@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.engine import ThreadPool, measure_residency
+from penstock.engine import ThreadPool
+from penstock.engine.page_cache import measure_residency
 from penstock.errors import StorageError, UsageError
 
 from .contenders import Contender, DeliveryTask, convert, converts, make

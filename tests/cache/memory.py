@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from penstock import limits
 from penstock.cache.peer import NONE, BasePeer, Fetch, Numbers, Part, PeerEvents, Reason
 from penstock.clock import Clock, SystemClock
-from penstock.engine import Mask
+from penstock.engine.protocol import Mask
 
 
 class MemoryPeer(BasePeer):

@@ -23,7 +23,8 @@ from penstock.cache.peer import PeerEvents
 from penstock.cache.shared_memory import Mask, RamTier
 from penstock.cache.shell import CacheShell
 from penstock.clock import SystemClock
-from penstock.engine import Buffer, Completion, ReadingEngine, open_engine
+from penstock.engine import Completion, ReadingEngine, open_engine
+from penstock.engine.protocol import Buffer
 from penstock.errors import LimitError
 from penstock.extent import Int, Requests
 from penstock.plan import CacheSession, Placement

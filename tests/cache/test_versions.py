@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.engine import open_bucket
+from penstock.engine.object_store import open_bucket
 from penstock.errors import ChangedError, MissingError, UsageError
 from tests.cache.test_cache import disagree, run, total
 from tests.services import S3, environment, moto

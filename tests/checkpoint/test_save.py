@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from penstock.budget import Budget
-from penstock.checkpoint import load, open_repository
+from penstock.checkpoint import load
 from penstock.checkpoint.all_gather import Ranks
 from penstock.checkpoint.background import build_stall_error, mark_done, mark_point
 from penstock.checkpoint.flushing import Flush
+from penstock.checkpoint.loading import open_repository
 from penstock.checkpoint.manifest import Attempt
 from penstock.checkpoint.save import Save, SaveTarget
 from penstock.checkpoint.staging import Fence, Staging, StateSnapshot, divide_state

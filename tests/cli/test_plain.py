@@ -10,8 +10,7 @@ import pytest
 
 import penstock
 from penstock.cli.plain import run_plain
-from penstock.doctor import list_extras
-from penstock.doctor.extras import PURPOSES
+from penstock.doctor.extras import PURPOSES, list_extras
 from tests import ROOT, warm
 
 

@@ -29,7 +29,8 @@ from penstock.convert.conversion import convert
 from penstock.convert.encoding import StoredSample
 from penstock.convert.manifest import MANIFEST, lock_folder
 from penstock.convert.shards import ShardsConversion
-from penstock.engine import Bytes, native
+from penstock.engine import native
+from penstock.engine.atomic_file import Bytes
 from penstock.errors import ChangedError, StorageError, UsageError
 from tests import warm
 from tests.command import run

@@ -15,8 +15,9 @@ import penstock
 from penstock import Buckets, Cache
 from penstock.dataset import measure_lengths
 from penstock.errors import DataError, StateError, UsageError
-from penstock.loader import StepSampler
-from penstock.order import BucketRule, Order, PackedOrder
+from penstock.loader.sampler import StepSampler
+from penstock.order import Order, PackedOrder
+from penstock.order.buckets import BucketRule
 from penstock.ranks.place import Place
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.dataset import locate_data
+from penstock.dataset.sources import locate_data
 from penstock.errors import (
     ChangedError,
     FormatError,
@@ -27,7 +27,7 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
-from penstock.index import list_index_paths
+from penstock.index.freshness import list_index_paths
 from tests.slices import first
 
 LONG_AGO_NS = 10**18 + 1

@@ -8,15 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.clock import Clock, SystemClock
-from penstock.engine import (
-    AGING,
-    Aging,
-    Buffer,
-    Completion,
-    Failure,
-    Purpose,
-    check_requests,
-)
+from penstock.engine import AGING, Completion, Failure, Purpose
+from penstock.engine.protocol import Buffer, check_requests
+from penstock.engine.request_queue import Aging
 from penstock.errors import UsageError
 from penstock.extent import Requests
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import limits
-from penstock.engine import ObjectRefused
 from penstock.engine.hub import (
     HubBucket,
     choose_data,
@@ -25,6 +24,7 @@ from penstock.engine.hub import (
     parse_hub_url,
     read_endpoint,
 )
+from penstock.engine.object_client import ObjectRefused
 from penstock.errors import (
     ChangedError,
     FormatError,

@@ -26,18 +26,16 @@ from penstock.checkpoint.flushing import Flush
 from penstock.clock import Clock, JumpingClock
 from penstock.convert import convert
 from penstock.engine import (
-    PROCESS_QUEUE,
-    Aging,
     Engine,
     Purpose,
-    QueuedEngine,
     ReadingEngine,
     StorageQueue,
-    Turn,
     request_queue,
     storage_queue,
 )
 from penstock.engine.rate import RateAccount
+from penstock.engine.request_queue import Aging
+from penstock.engine.storage_queue import PROCESS_QUEUE, QueuedEngine, Turn
 from penstock.testing import EngineRead, EngineSuite, StorageQueueSuite, finish
 from tests.engine.memory import MemoryEngine
 from tests.interrupts import InterruptAt

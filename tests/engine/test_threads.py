@@ -15,10 +15,10 @@ import pytest
 
 import penstock
 from penstock.checkpoint import Checkpoints
-from penstock.engine import join_threads, threads
+from penstock.engine import threads
 from penstock.engine.host import measure_copying
 from penstock.engine.store import map_in_threads
-from penstock.engine.threads import ThreadPool, WakeUp
+from penstock.engine.threads import ThreadPool, WakeUp, join_threads
 from penstock.errors import LimitError
 from tests.interrupts import InterruptAt
 

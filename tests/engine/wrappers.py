@@ -16,16 +16,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from penstock.clock import Clock, SystemClock
-from penstock.engine import (
-    AGING,
-    Aging,
-    Buffer,
-    Completion,
-    Engine,
-    Failure,
-    Purpose,
-    check_requests,
-)
+from penstock.engine import AGING, Completion, Engine, Failure, Purpose
+from penstock.engine.protocol import Buffer, check_requests
+from penstock.engine.request_queue import Aging
 from penstock.errors import UsageError
 from penstock.extent import Requests
 

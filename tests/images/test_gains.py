@@ -15,7 +15,7 @@ import penstock
 from penstock import images
 from penstock.images.gains import measure_gains
 from penstock.images.positions import find_positions
-from penstock.loader import Arrays
+from penstock.loader.collate import Arrays
 from tests.images import pictures
 
 low = images.RandomResizedCrop(16, (0.05, 0.1))

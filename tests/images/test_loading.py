@@ -25,8 +25,8 @@ from penstock._core import decode_jpeg, find_jpeg_positions, read_image_sizes
 from penstock.errors import DecodeError, UsageError
 from penstock.images.positions import find_positions, load_positions
 from penstock.images.rows import BROKEN, NEEDS_WHOLE
-from penstock.index import list_saved_paths
-from penstock.loader import BatchReader
+from penstock.index.sidecar import list_saved_paths
+from penstock.loader.batch import BatchReader
 from tests.command import run
 from tests.images import pictures
 

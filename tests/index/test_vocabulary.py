@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, UsageError
-from penstock.index import find_foreign_token
+from penstock.index.vocabulary import find_foreign_token
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

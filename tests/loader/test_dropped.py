@@ -24,7 +24,9 @@ import pytest
 import penstock
 from penstock.checkpoint import Checkpoints, LocalTier
 from penstock.errors import PenstockError, WorkerError
-from penstock.sharing import Broker, Ledger, Resources, TransferPermit, watch_broker
+from penstock.sharing import Broker, Resources, TransferPermit
+from penstock.sharing.client import watch_broker
+from penstock.sharing.ledger import Ledger
 from tests.cache.test_cache import Gathering
 from tests.services import S3, environment, moto
 from tests.sharing import tenants

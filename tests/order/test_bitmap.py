@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock._core import Bitmap as CoreBitmap
 from penstock._core import count_bits
 from penstock.errors import UsageError
-from penstock.order import Bitmap, JointBitmap, map_numbers
+from penstock.order.selection import Bitmap, JointBitmap, map_numbers
 
 counts = st.integers(1, 5000) | st.sampled_from([511, 2048, 2049, 70_000])
 densities = st.sampled_from([0.0, 0.001, 0.1, 0.5, 0.97, 1.0])

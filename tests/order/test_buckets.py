@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import DataError, UsageError
-from penstock.order import BucketRule, Order, PackedOrder
+from penstock.order import Order, PackedOrder
+from penstock.order.buckets import BucketRule
 
 
 def cut_plainly(sizes: list[float], room: float) -> list[list[int]]:

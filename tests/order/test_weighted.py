@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.order import Order, WeightedOrder, WeightTable, round_weights
+from penstock.order import Order, WeightedOrder
+from penstock.order.weighted import WeightTable, round_weights
 
 
 def make_table(values: Any) -> WeightTable:

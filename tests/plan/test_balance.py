@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from penstock.errors import DataError, UsageError
 from penstock.extent import Int
-from penstock.order import Order, RowOrdering, RowPieces
-from penstock.plan import CostBalance, LengthCost, Locality, Placement, Session, Steps
+from penstock.order import Order
+from penstock.order.packing import RowOrdering, RowPieces
+from penstock.plan import Locality, Placement, Session, Steps
 from penstock.plan.assignment import expected_moves
-from penstock.plan.balance import _divide_bands, deal, level_costs
+from penstock.plan.balance import CostBalance, _divide_bands, deal, level_costs
+from penstock.plan.sample_cost import LengthCost
 from tests.plan.test_assignment import global_steps, strided
 from tests.plan.test_steps import fixed_index
 

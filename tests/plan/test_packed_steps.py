@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.order import Order, PackedOrder, PackingRule
+from penstock.order import Order, PackedOrder
+from penstock.order.packing import PackingRule
 from penstock.plan import Steps
 
 

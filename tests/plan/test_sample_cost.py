@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.plan import LengthCost, cost_by_width, fit_cost
-from penstock.plan.sample_cost import apply_cost, sum_costs
+from penstock.plan.sample_cost import LengthCost, apply_cost, cost_by_width, fit_cost, sum_costs
 
 
 @given(st.lists(st.integers(0, 1 << 40), max_size=20), st.integers(1, 1 << 24))

@@ -33,7 +33,8 @@ from penstock.cache.key_index import Addressed
 from penstock.cache.peer import PeerEvents
 from penstock.cache.shared_memory import RamTier
 from penstock.clock import SystemClock
-from penstock.engine import Buffer, Completion, Failure, Purpose, ReadMethod
+from penstock.engine import Completion, Failure, Purpose
+from penstock.engine.protocol import Buffer, ReadMethod
 from penstock.extent import Requests
 from penstock.plan import CacheSession
 from penstock.plan.cache_actions import AnswerPeer

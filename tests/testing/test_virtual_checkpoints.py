@@ -18,7 +18,8 @@ from penstock.checkpoint import Flush, manifest
 from penstock.checkpoint.folder_repository import remove_shards_folder
 from penstock.checkpoint.object_repository import Prefix
 from penstock.checkpoint.storage import CheckpointStorage, ObjectStorage
-from penstock.engine import ObjectRefused, open_bucket
+from penstock.engine.object_client import ObjectRefused
+from penstock.engine.object_store import open_bucket
 from penstock.errors import FormatError, PenstockError
 from tests.mutations import Mutation, find_bug, make_protocol, read_mutations
 from tests.services import S3, environment, moto

@@ -24,7 +24,8 @@ from penstock.checkpoint import Flush, LocalTier, Staging
 from penstock.checkpoint.manifest import Attempt
 from penstock.checkpoint.staging import Fence, StateSnapshot, divide_state
 from penstock.clock import EventQueue
-from penstock.engine import ObjectRefused, storage_errors
+from penstock.engine import storage_errors
+from penstock.engine.object_client import ObjectRefused
 from penstock.errors import DataError, PenstockError, StorageError, UsageError, WorkerError
 from penstock.ranks.place import Place
 from tests.virtual.baton import BatonThread, KilledError

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penstock.checkpoint import CheckpointEntry
+from penstock.checkpoint.repository import CheckpointEntry
 from penstock.errors import DataError
 from penstock.ranks.place import Place
 from tests.virtual.checkpoint_scenario import CheckpointFaultKind, CheckpointScenario

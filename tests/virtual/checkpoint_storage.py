@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.checkpoint import manifest
-from penstock.engine import ObjectInfo, ObjectRefused, crc32c, storage_errors
+from penstock.engine import crc32c, storage_errors
+from penstock.engine.object_client import ObjectInfo, ObjectRefused
 from penstock.errors import DataError, MissingError, UsageError
 
 FOLDER = "/repository"

@@ -21,7 +21,8 @@ from penstock import limits
 from penstock.clock import EventQueue
 from penstock.errors import PenstockError
 from penstock.extent import Int, Requests
-from penstock.plan import BlockLayout, CacheSession, Keys, Placement
+from penstock.plan import CacheSession, Keys, Placement
+from penstock.plan.block_layout import BlockLayout
 from penstock.plan.cache_actions import NodeTier
 from tests.virtual.network import VirtualNetwork
 from tests.virtual.node import (

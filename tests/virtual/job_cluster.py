@@ -22,9 +22,10 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.extent import Extents
 from penstock.index import Field, Layout, RowTable
-from penstock.loader import StepReader, TicketRouter
+from penstock.loader.step_reader import StepReader, TicketRouter
 from penstock.order import Order
-from penstock.plan import Cursor, Identity, Ids, Locality, Session, StepPlan, Steps
+from penstock.plan import Cursor, Ids, Locality, Session, StepPlan, Steps
+from penstock.plan.cursor import Identity
 from tests.virtual.cluster import VirtualCluster
 from tests.virtual.job_rank import JobRank
 from tests.virtual.job_scenario import JobScenario

@@ -18,10 +18,11 @@ import numpy as np
 from penstock.engine import Arena, Completion, Failure, Purpose
 from penstock.errors import PenstockError
 from penstock.extent import Requests
-from penstock.loader import ReadResources
+from penstock.loader.step_reader import ReadResources
 from penstock.meter import Meter
 from penstock.order import Order
-from penstock.plan import FieldRows, StepPlan, cache_actions
+from penstock.plan import StepPlan, cache_actions
+from penstock.plan.batch_layout import FieldRows
 from tests.virtual.node import Buffer, require
 from tests.virtual.rank import SubmittedStep, VirtualRank
 

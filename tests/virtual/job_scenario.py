@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from penstock.plan import Assignment
+from penstock.plan.steps import Assignment
 from tests.virtual.scenario import MS, Fault, FaultKind, VirtualScenario, draw_scenario
 
 _ranks_max = 6

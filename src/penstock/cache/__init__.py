@@ -14,18 +14,23 @@ what a batch is, or who uses it: the loader hands it requests and a clock of use
 
 from __future__ import annotations
 
-from .agreement import Cache
-from .join import CacheMembership, join_cache
-from .peer import Bytes, Keys, Peer, PeerCompletion, PeerRequest, Reason
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Bytes",
-    "Cache",
-    "CacheMembership",
-    "Keys",
-    "Peer",
-    "PeerCompletion",
-    "PeerRequest",
-    "Reason",
-    "join_cache",
-]
+from ..lazy_exports import hand_out
+
+if TYPE_CHECKING:
+    from .agreement import Cache as Cache
+    from .peer import Bytes as Bytes
+    from .peer import Keys as Keys
+    from .peer import Peer as Peer
+    from .peer import PeerCompletion as PeerCompletion
+    from .peer import PeerRequest as PeerRequest
+    from .peer import Reason as Reason
+else:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "agreement": "Cache",
+            "peer": "Bytes Keys Peer PeerCompletion PeerRequest Reason",
+        },
+    )

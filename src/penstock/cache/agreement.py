@@ -20,20 +20,22 @@ from typing import Any, Literal
 from .. import limits
 from ..arguments import check_fields, choice, file_path, flag, function, instance, whole
 from ..budget import Budget
-from ..engine import open_engine
+from ..engine.open import open_engine
 from ..errors import PenstockError, UsageError
-from ..index import Index, measure_cost, summarize_cost
-from ..plan import (
-    Assignment,
+from ..index.read_cost import measure_cost, summarize_cost
+from ..index.table import Index
+from ..plan.cache_blocks import (
     CacheBlockChoice,
-    Placement,
     choose_cache_block,
     count_cache_blocks,
     required_bytes,
     sample_key_lengths,
     samples_per_block,
 )
-from ..ranks import Gather, Place, host_identity, is_mpi
+from ..plan.placement import Placement
+from ..plan.steps import Assignment
+from ..ranks.gather import Gather, host_identity, is_mpi
+from ..ranks.place import Place
 from .disk import read_note
 from .key_index import Addressed
 from .replicas import ReplicaLayout

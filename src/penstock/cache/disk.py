@@ -38,7 +38,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine import PROCESS_QUEUE, Arena, Buffer, crc32c, move_blocks
+from ..engine.native import Arena, crc32c, move_blocks
+from ..engine.protocol import Buffer
+from ..engine.storage_queue import PROCESS_QUEUE
 from ..errors import StorageError, UsageError
 from ..extent import Int
 from ..own_files import check_private_folder, open_own

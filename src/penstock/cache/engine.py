@@ -32,18 +32,11 @@ import numpy as np
 
 from .. import limits
 from ..budget import Budget
-from ..engine import (
-    Buffer,
-    Completion,
-    Purpose,
-    ReadMethod,
-    build_changed_error,
-    build_storage_error,
-    check_purpose,
-    check_requests,
-    open_store,
-    start_threads,
-)
+from ..engine.open import open_store
+from ..engine.protocol import Buffer, Completion, ReadMethod, check_requests
+from ..engine.request_queue import Purpose, check_purpose
+from ..engine.store import build_changed_error, build_storage_error
+from ..engine.threads import start_threads
 from ..errors import PenstockError
 from ..extent import Files, Requests, slice_files
 from .replicas import UseTimes

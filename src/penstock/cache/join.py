@@ -16,17 +16,12 @@ from typing import Any, NamedTuple
 
 from .. import limits
 from ..budget import Budget
-from ..engine import open_engine
-from ..index import Index
-from ..plan import Assignment, Locality
-from ..ranks import (
-    Place,
-    exchange_values,
-    find_gather,
-    find_reachable_address,
-    find_reader,
-    find_store,
-)
+from ..engine.open import open_engine
+from ..index.table import Index
+from ..plan.assignment import Locality
+from ..plan.steps import Assignment
+from ..ranks.gather import exchange_values, find_gather, find_reachable_address, find_store
+from ..ranks.place import Place, find_reader
 from .agreement import (
     Cache,
     CacheAgreement,

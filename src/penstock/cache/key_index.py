@@ -12,8 +12,11 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from ..extent import Extents, Int, Placed
-from ..index import Chunked, Index, JointChunks, JointIndex, Samples
-from ..plan import Keys, place_pieces
+from ..index.concat import JointChunks, JointIndex
+from ..index.layout import Chunked
+from ..index.table import Index, Samples
+from ..plan.batch_layout import place_pieces
+from ..plan.block_layout import Keys
 
 _in_chunks = (
     "is compressed in chunks of several samples: leave cache= out, or convert it (penstock convert)"

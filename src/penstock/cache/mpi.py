@@ -31,9 +31,9 @@ import numpy as np
 
 from .. import limits
 from ..clock import SystemClock
-from ..engine import Buffer
+from ..engine.protocol import Buffer
 from ..errors import StorageError, UsageError
-from ..index import missing_library
+from ..index.codecs.registry import missing_library
 from .peer import NONE, Fetch, Numbers, Part, PeerEvents, Reason
 from .peer_protocol import (
     ANSWER,

@@ -31,7 +31,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from .. import limits
 from ..clock import Clock
-from ..engine import Buffer, Mask, check_buffers, describe_argument, refuse_first
+from ..engine.protocol import Buffer, Mask, check_buffers, describe_argument, refuse_first
 from ..errors import UsageError
 
 Keys = npt.NDArray[np.uint64]

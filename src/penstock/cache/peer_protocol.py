@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import limits
 from ..clock import Clock
-from ..engine import Mask
+from ..engine.protocol import Mask
 from .peer import BasePeer, Bytes, Fetch, Keys, Reason
 
 VERSION = 1

@@ -22,9 +22,10 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from .. import limits
-from ..engine import Buffer
+from ..engine.protocol import Buffer
 from ..extent import Int
-from ..plan import Keys, Soonest
+from ..plan.block_layout import Keys
+from ..plan.replica_policy import Soonest
 from .shared_memory import fence, gather
 
 _ways = 8

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..engine import Buffer
+from ..engine.protocol import Buffer
 from ..errors import ForkError, LimitError, StateError, StorageError, UsageError
 from ..extent import Int
 from ..plan.cache_actions import BUSY as BUSY

@@ -22,21 +22,16 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import limits
-from ..engine import (
-    Arena,
-    Buffer,
-    Completion,
-    Failure,
-    Purpose,
-    ReadingEngine,
-    WakeUp,
-    check_usable,
-    join_threads,
-    start_threads,
-)
+from ..engine.native import Arena
+from ..engine.protocol import Buffer, Completion, Failure, ReadingEngine, check_usable
+from ..engine.request_queue import Purpose
+from ..engine.threads import WakeUp, join_threads, start_threads
 from ..extent import Int, Requests, merge
-from ..plan import BlockLayout, CacheSession, Placement, cache_actions
+from ..plan import cache_actions
+from ..plan.block_layout import BlockLayout
 from ..plan.cache_actions import NodeTier, RowFailure
+from ..plan.cache_session import CacheSession
+from ..plan.placement import Placement
 from .disk import DiskTier, own_descriptor
 from .key_index import Addressed
 from .peer import Peer, PeerCompletion, PeerRequest

@@ -31,9 +31,9 @@ from typing import NamedTuple
 
 from .. import limits
 from ..clock import Clock, SystemClock
-from ..engine import Mask
+from ..engine.protocol import Mask
 from ..errors import UsageError
-from ..index import missing_library
+from ..index.codecs.registry import missing_library
 from .peer import NONE, Fetch, Numbers, Part, PeerEvents, Reason
 from .peer_protocol import (
     ANSWER,

@@ -18,37 +18,32 @@ jobs (`penstock.sharing`), and the object client of `penstock.engine`.
 
 from __future__ import annotations
 
-from . import manifest, shards
-from .checkpoints import Checkpoints
-from .flushing import Flush, lay_out_pieces
-from .folder_repository import Folder
-from .interval import Advice, Costs, Failures, advise_interval
-from .loading import Checkpoint, load, open_repository, verify_checkpoint
-from .manifest import Piece
-from .repository import CheckpointEntry, Repository
-from .save import CommittedSave
-from .staging import Staging
-from .tiers import LocalTier
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Advice",
-    "Checkpoint",
-    "CheckpointEntry",
-    "Checkpoints",
-    "CommittedSave",
-    "Costs",
-    "Failures",
-    "Flush",
-    "Folder",
-    "LocalTier",
-    "Piece",
-    "Repository",
-    "Staging",
-    "advise_interval",
-    "lay_out_pieces",
-    "load",
-    "manifest",
-    "open_repository",
-    "shards",
-    "verify_checkpoint",
-]
+from ..lazy_exports import hand_out
+
+if TYPE_CHECKING:
+    from . import shards as shards
+    from .checkpoints import Checkpoints as Checkpoints
+    from .flushing import Flush as Flush
+    from .flushing import lay_out_pieces as lay_out_pieces
+    from .folder_repository import Folder as Folder
+    from .loading import Checkpoint as Checkpoint
+    from .loading import load as load
+    from .manifest import Piece as Piece
+    from .staging import Staging as Staging
+    from .tiers import LocalTier as LocalTier
+else:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "checkpoints": "Checkpoints",
+            "flushing": "Flush lay_out_pieces",
+            "folder_repository": "Folder",
+            "loading": "Checkpoint load",
+            "manifest": "Piece",
+            "shards": "shards",
+            "staging": "Staging",
+            "tiers": "LocalTier",
+        },
+    )

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from .. import errors
 from ..errors import PenstockError, UsageError, WorkerError
-from ..ranks import Gather, Place
+from ..ranks.gather import Gather
+from ..ranks.place import Place
 from .background import mark_done, mark_point
 
 Gathers = tuple[Gather, Gather, Gather]

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 
 from ..arguments import check_number
-from ..engine import WakeUp, start_threads
+from ..engine.threads import WakeUp, start_threads
 from ..errors import StalledError
 
 _awaited: weakref.WeakSet[BackgroundThread] = weakref.WeakSet()

@@ -20,9 +20,10 @@ from typing import Any, Literal, Self, get_args
 
 from ..arguments import check_choice, check_kind, check_whole
 from ..budget import Budget
-from ..engine import PROCESS_QUEUE
+from ..engine.storage_queue import PROCESS_QUEUE
 from ..errors import ForkError, MissingError, UsageError
-from ..ranks import Gather, detect
+from ..ranks.gather import Gather
+from ..ranks.place import detect
 from .all_gather import Gathers, Ranks, connect_ranks
 from .background import BackgroundThread, JoinDeadline
 from .flushing import Flush

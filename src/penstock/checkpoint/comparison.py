@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine import crc32c
+from ..engine.native import crc32c
 from ..errors import UsageError
 from .manifest import Attempt, Memory
 from .pytree import ArrayBlock, Leaf, import_tensors

@@ -21,10 +21,12 @@ from typing import Protocol, Self
 import numpy as np
 
 from ..budget import Budget
-from ..engine import PROCESS_QUEUE, Turn, WakeUp, number_file, storage_errors, write_all
+from ..engine.atomic_file import storage_errors, write_all
+from ..engine.storage_queue import PROCESS_QUEUE, Turn, number_file
+from ..engine.threads import WakeUp
 from ..errors import StorageError, UsageError
 from ..own_files import open_new
-from ..sharing import TransferPermit
+from ..sharing.transfer_permit import TransferPermit
 from .background import mark_done, mark_point
 from .manifest import Memory, Piece, ShardEntry, build_damage_error, encode_manifest
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ..arguments import suggest_path
-from ..engine import storage_errors
+from ..engine.atomic_file import storage_errors
 from ..errors import MissingError, StorageError, UsageError
 from .flushing import Flush
 from .manifest import CheckpointIndex, Memory, Piece, ShardEntry, encode_index

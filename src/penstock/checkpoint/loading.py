@@ -11,7 +11,7 @@ from typing import Any
 
 from ..arguments import check_flag, check_path
 from ..errors import FormatError, MissingError, StateError, UsageError
-from ..ranks import Place, detect
+from ..ranks.place import Place, detect
 from . import pytree, shards
 from .folder_repository import Folder
 from .manifest import (

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..engine import crc32c
+from ..engine.native import crc32c
 from ..errors import FormatError
 
 Memory = npt.NDArray[np.uint8]

@@ -20,7 +20,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ..engine import ObjectRefused, open_bucket, parse_object_url, storage_errors
+from ..engine.atomic_file import storage_errors
+from ..engine.object_client import ObjectRefused
+from ..engine.object_store import open_bucket, parse_object_url
 from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
 from .flushing import Flush
 from .manifest import CheckpointIndex, Memory, Piece, ShardEntry, encode_index

@@ -39,7 +39,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Self
 
 from ..errors import DataError, MissingError, PenstockError, StorageError
-from ..ranks import Place
+from ..ranks.place import Place
 from .all_gather import Ranks
 from .comparison import build_difference_error
 from .flushing import Flush, lay_out_pieces

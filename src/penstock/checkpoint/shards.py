@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..engine import PROCESS_QUEUE, ThreadPool, Turn, crc32c
+from ..engine.native import crc32c
+from ..engine.storage_queue import PROCESS_QUEUE, Turn
+from ..engine.threads import ThreadPool
 from ..errors import DataError, MissingError, StorageError
 from .flushing import ShardSource
 from .manifest import (

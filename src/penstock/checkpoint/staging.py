@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core, limits
-from ..engine import WakeUp
+from ..engine.threads import WakeUp
 from ..errors import LimitError, UsageError
-from ..ranks import Place
+from ..ranks.place import Place
 from .comparison import BlockSum, describe_blocks, sum_samples
 from .manifest import (
     ALIGNMENT,

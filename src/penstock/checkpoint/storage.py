@@ -20,18 +20,12 @@ from contextlib import AbstractContextManager, closing
 from typing import Protocol, TypeVar
 
 from .. import limits
-from ..engine import (
-    Bucket,
-    ObjectInfo,
-    ObjectRefused,
-    map_in_threads,
-    retry_until,
-    sync_folder,
-    write_all,
-)
+from ..engine.atomic_file import sync_folder, write_all
+from ..engine.object_client import Bucket, ObjectInfo, ObjectRefused, retry_until
+from ..engine.store import map_in_threads
 from ..errors import MissingError, PenstockError, StorageError, UsageError
 from ..own_files import check_own_folder, open_new, open_own
-from ..ranks import machine_identity
+from ..ranks.gather import machine_identity
 from . import shards
 from .background import BackgroundThread, mark_done, mark_point
 from .flushing import Flush, ShardSource

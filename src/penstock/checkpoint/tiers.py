@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self, cast
 
 from ..arguments import check_fields, file_path, whole
-from ..engine import storage_errors
+from ..engine.atomic_file import storage_errors
 from ..errors import DataError, FormatError, StorageError, UsageError
 from .all_gather import Ranks
 from .flushing import Flush

@@ -28,7 +28,8 @@ import secrets
 from typing import NamedTuple, Protocol
 
 from .. import limits
-from ..engine import ObjectInfo, ObjectRefused, storage_errors
+from ..engine.atomic_file import storage_errors
+from ..engine.object_client import ObjectInfo, ObjectRefused
 from ..errors import FormatError, StorageError, UsageError
 from .manifest import SESSION_DIGITS, seal, unseal
 from .storage import (

@@ -9,9 +9,14 @@ from pathlib import Path
 from socket import gethostname
 from typing import Annotated
 
-from ..engine import read_machine
+from ..engine.host import read_machine
 from ..errors import UsageError
-from ..sharing import Address, Broker, Ledger, Resources, Upstream, find_socket, read_key
+from ..sharing.allocation import Resources
+from ..sharing.broker import Broker
+from ..sharing.client import find_socket
+from ..sharing.connection import Address, read_key
+from ..sharing.federation import Upstream
+from ..sharing.ledger import Ledger
 from .console import explain_interrupt, say
 from .options import Socket, option
 from .quantities import parse_bytes

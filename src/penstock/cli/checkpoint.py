@@ -17,7 +17,8 @@ from .options import AsJson, option
 from .quantities import counted, duration, format_bytes
 
 if TYPE_CHECKING:
-    from ..checkpoint import Advice, CheckpointEntry, Repository
+    from ..checkpoint.interval import Advice
+    from ..checkpoint.repository import CheckpointEntry, Repository
 
 app = typer.Typer(
     cls=HelpedGroup,
@@ -54,7 +55,7 @@ def list_checkpoints(folder: Place, as_json: AsJson = False) -> None:
 
       penstock checkpoint list run/checkpoints --json | jq .checkpoints[-1].step
     """
-    from ..checkpoint import open_repository
+    from ..checkpoint.loading import open_repository
 
     place = open_repository(folder)
     rows = [_describe_entry(place, entry) for entry in place.entries()]
@@ -85,7 +86,7 @@ def verify(
 
       penstock checkpoint verify run/checkpoints --step 12000
     """
-    from ..checkpoint import open_repository, verify_checkpoint
+    from ..checkpoint.loading import open_repository, verify_checkpoint
 
     place = open_repository(folder)
     entries = [place.entry(step)] if step is not None else place.entries()
@@ -139,7 +140,7 @@ def prune(
 
       penstock checkpoint prune s3://bucket/run --leftovers
     """
-    from ..checkpoint import open_repository
+    from ..checkpoint.loading import open_repository
 
     place = open_repository(folder)
     collecting = leftovers or not place.takes_over
@@ -211,7 +212,7 @@ def interval(
 
       penstock checkpoint interval ... --mtbf-h 20000 --nodes 512 --restart-s 600 --slowdown 0.03
     """
-    from ..checkpoint import Costs, Failures, advise_interval
+    from ..checkpoint.interval import Costs, Failures, advise_interval
 
     costs = Costs(blocked_s=blocked_s, commit_s=commit_s, step_s=step_s, slowdown=slowdown)
     failures = Failures(mtbf_s=mtbf_h * 3600, nodes=nodes, restart_s=restart_s)

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ..convert import Converted, Tokenized
-from ..convert import convert as convert_data
-from ..convert import tokenize as tokenize_data
+from ..convert.conversion import Converted
+from ..convert.conversion import convert as convert_data
+from ..convert.tokenization import Tokenized
+from ..convert.tokenization import tokenize as tokenize_data
 from ..errors import UsageError
 from . import console
 from .console import GOES_ON, explain_interrupt

@@ -22,7 +22,8 @@ from .options import (
 from .quantities import counted, format_bytes
 
 if TYPE_CHECKING:
-    from ..doctor import Examination, Finding, Resource, Roofline
+    from ..doctor.doctor import Examination, Finding
+    from ..doctor.roofline import Resource, Roofline
 
 _MARKS = {"good": "[green]good[/]", "note": "[cyan]note[/]", "warning": "[yellow]warning[/]"}
 
@@ -73,7 +74,7 @@ def doctor(
 
       penstock doctor /data/shards --json | jq .first.bound
     """
-    from ..doctor import PlannedJob, examine, examine_folder, is_empty
+    from ..doctor.doctor import PlannedJob, examine, examine_folder, is_empty
 
     if path is None:
         _show_host(as_json)
@@ -111,7 +112,8 @@ def _show(result: Examination) -> None:
 
 
 def _show_host(as_json: bool) -> None:
-    from ..doctor import examine_host, list_extras
+    from ..doctor.doctor import examine_host
+    from ..doctor.extras import list_extras
 
     findings, extras = examine_host(), list_extras()
     if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..index import FORMATS
+from ..index.formats.registry import FORMATS
 from . import console
 from .console import explain_interrupt
 from .options import AsJson

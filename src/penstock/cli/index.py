@@ -7,11 +7,13 @@ import time
 from contextlib import suppress
 from typing import Annotated, Any
 
-from ..dataset import Dataset, locate_data, measure_lengths
-from ..engine import pin_hub_urls
+from ..dataset.dataset import Dataset
+from ..dataset.measuring import measure_lengths
+from ..dataset.sources import locate_data
+from ..engine.hub import pin_hub_urls
 from ..errors import UsageError
-from ..images import describe_positions, find_positions
-from ..index import list_index_paths
+from ..images.positions import describe_positions, find_positions
+from ..index.freshness import list_index_paths
 from . import console
 from .console import GOES_ON, explain_interrupt
 from .inspect import describe_index

@@ -9,14 +9,18 @@ import numpy as np
 import rich.markup
 
 from ..budget import Budget
-from ..dataset import Dataset, locate_data
-from ..dataset import open as open_dataset
-from ..engine import Progress, open_store
+from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
+from ..dataset.sources import locate_data
+from ..engine.open import open_store
+from ..engine.store import Progress
 from ..errors import SidecarError
 from ..extent import Int
-from ..images import check_positions
-from ..index import Chunked, Fixed, Index, RowTable, list_index_paths
-from ..loader import choose_shuffle, describe_choice, record_choice
+from ..images.positions import check_positions
+from ..index.freshness import list_index_paths
+from ..index.layout import Chunked, Fixed, RowTable
+from ..index.table import Index
+from ..loader.auto_shuffle import choose_shuffle, describe_choice, record_choice
 from . import console
 from .console import explain_interrupt
 from .options import (

@@ -18,7 +18,7 @@ from . import console
 from .app import complete_names
 
 if TYPE_CHECKING:
-    from ..dataset import Dataset
+    from ..dataset.dataset import Dataset
 
 
 def option(help: str, *names: str, **settings: Any) -> Any:
@@ -39,7 +39,7 @@ DataPath = Annotated[
 
 
 def _complete_format(incomplete: str) -> list[str]:
-    from ..index import FORMATS
+    from ..index.formats.registry import FORMATS
 
     return complete_names(FORMATS, incomplete)
 
@@ -126,7 +126,7 @@ def open_data(path: str, options: FormatOptions, index: str = "auto") -> Dataset
     Records without options are read with the options of their saved index: their files do not
     show them.
     """
-    from ..dataset import open as open_dataset
+    from ..dataset.dataset import open as open_dataset
 
     options = options or _recall_options(path)
     with (
@@ -137,9 +137,10 @@ def open_data(path: str, options: FormatOptions, index: str = "auto") -> Dataset
 
 
 def _recall_options(path: str) -> FormatOptions:
-    from ..dataset import locate_data
-    from ..engine import pin_hub_urls
-    from ..index import Index, list_index_paths
+    from ..dataset.sources import locate_data
+    from ..engine.hub import pin_hub_urls
+    from ..index.freshness import list_index_paths
+    from ..index.table import Index
 
     place, store = locate_data(*pin_hub_urls([path]))
     for sidecar in list_index_paths(place):
@@ -152,7 +153,8 @@ def _recall_options(path: str) -> FormatOptions:
 
 def hide_credentials(path: str) -> str:
     """Return the path without the credentials of a URL."""
-    from ..engine import is_url, parse_object_url
+    from ..engine.object_store import parse_object_url
+    from ..engine.open import is_url
 
     if not is_url(path):
         return path

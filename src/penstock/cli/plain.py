@@ -53,7 +53,7 @@ def print_line(line: str) -> None:
 
 def show_demo(folder: Path | None, say: Callable[[str], object]) -> bool:
     """Run the demonstration in an empty folder, or in a temporary one that is removed."""
-    from ..demo import run_demo
+    from ..demo.story import run_demo
 
     with ExitStack() as stack:
         if folder is None:
@@ -74,14 +74,15 @@ def show_demo(folder: Path | None, say: Callable[[str], object]) -> bool:
 
 def show_race(path: str, say: Callable[[str], object]) -> None:
     """Race over the files of a folder."""
-    from ..demo import race_own_files
+    from ..demo.story import race_own_files
 
     race_own_files(os.path.expanduser(path), say)
 
 
 def show_host(say: Callable[[str], object]) -> None:
     """List what penstock finds on this machine, and the extras that install what is missing."""
-    from ..doctor import examine_host, list_extras
+    from ..doctor.doctor import examine_host
+    from ..doctor.extras import list_extras
 
     for finding in examine_host():
         say(f"{finding.level:8} {finding.about:14} {finding.says}")

@@ -14,7 +14,8 @@ import rich.measure
 import rich.table
 import rich.text
 
-from ..sharing import UNITS, watch_broker
+from ..sharing.allocation import UNITS
+from ..sharing.client import watch_broker
 from . import console
 from .broker import find_broker
 from .options import AsJson, Socket, option

@@ -13,32 +13,29 @@ the benchmark.
 
 from __future__ import annotations
 
-from . import containers
-from .containers import (
-    encode_example,
-    encode_npy,
-    encode_npy_header,
-    encode_record_head,
-    encode_tar_end,
-    encode_tar_member,
-    mask_crc,
-)
-from .conversion import Converted, convert
-from .manifest import lock_folder
-from .tokenization import Tokenized, tokenize
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Converted",
-    "Tokenized",
-    "containers",
-    "convert",
-    "encode_example",
-    "encode_npy",
-    "encode_npy_header",
-    "encode_record_head",
-    "encode_tar_end",
-    "encode_tar_member",
-    "lock_folder",
-    "mask_crc",
-    "tokenize",
-]
+from ..lazy_exports import hand_out
+
+if TYPE_CHECKING:
+    from .containers import encode_example as encode_example
+    from .containers import encode_npy as encode_npy
+    from .containers import encode_npy_header as encode_npy_header
+    from .containers import encode_record_head as encode_record_head
+    from .containers import encode_tar_end as encode_tar_end
+    from .containers import encode_tar_member as encode_tar_member
+    from .containers import mask_crc as mask_crc
+    from .conversion import convert as convert
+    from .manifest import lock_folder as lock_folder
+    from .tokenization import tokenize as tokenize
+else:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "containers": "encode_example encode_npy encode_npy_header encode_record_head "
+            "encode_tar_end encode_tar_member mask_crc",
+            "conversion": "convert",
+            "manifest": "lock_folder",
+            "tokenization": "tokenize",
+        },
+    )

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..engine import Bytes, crc32c
+from ..engine.atomic_file import Bytes
+from ..engine.native import crc32c
 
 Parts = Sequence[tuple[str, Bytes]]
 """The named parts of a sample, as the container holds them."""

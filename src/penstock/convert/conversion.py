@@ -23,8 +23,8 @@ import numpy as np
 
 from .. import limits
 from ..arguments import check_flag, check_function, check_kind, check_path, check_whole
-from ..dataset import Dataset
-from ..engine import is_url, open_store
+from ..dataset.dataset import Dataset
+from ..engine.open import is_url, open_store
 from ..errors import ChangedError, UsageError
 from .encoding import Container, Keys, choose_recipe, resize_images
 from .lmdb import LmdbConversion

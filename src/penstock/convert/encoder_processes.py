@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import limits
-from ..engine import ThreadPool
+from ..engine.threads import ThreadPool
 from ..errors import DataError, WorkerError
 from ..extent import Int
 from . import token_worker

@@ -13,12 +13,15 @@ import numpy as np
 
 from .. import limits
 from ..arguments import check_choice, check_kind
-from ..dataset import Dataset
-from ..engine import Bytes
+from ..dataset.dataset import Dataset
+from ..engine.atomic_file import Bytes
 from ..errors import UsageError
-from ..images import choose_field, make_smaller_copy
-from ..index import SUMS_FIELD, Field, Fixed, Index
-from ..loader import Batch
+from ..images.other_formats import make_smaller_copy
+from ..images.sources import choose_field
+from ..index.fields import SUMS_FIELD, Field
+from ..index.layout import Fixed
+from ..index.table import Index
+from ..loader.batch import Batch
 from . import containers
 from .containers import Parts
 

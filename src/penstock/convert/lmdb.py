@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine import PROCESS_QUEUE, storage_errors, sync_folder
+from ..engine.atomic_file import storage_errors, sync_folder
+from ..engine.storage_queue import PROCESS_QUEUE
 from ..errors import StorageError, UsageError
-from ..index import missing_library
+from ..index.codecs.registry import missing_library
 from ..own_files import check_private_folder, open_own
 from .encoding import StoredSample
 from .manifest import (

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from .. import limits
-from ..dataset import Dataset
-from ..dataset import open as open_dataset
-from ..engine import AtomicFile, ThreadPool, storage_errors
+from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
+from ..engine.atomic_file import AtomicFile, storage_errors
+from ..engine.threads import ThreadPool
 from ..errors import StorageError, UsageError
 from ..extent import Int
-from ..loader import Loader
-from ..order import Order, Shuffle
+from ..loader.loader import Loader
+from ..order.order import Order, Shuffle
 from .encoding import SUFFIXES, EncodingRecipe, Sample, StoredSample
 
 MANIFEST = ".penstock-convert.json"

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from .. import limits
-from ..engine import AtomicFile
+from ..engine.atomic_file import AtomicFile
 from ..errors import LimitError, UsageError
 from .encoding import StoredSample
 from .manifest import LABELS, REPORTED_EVERY, Conversion, Converted, lock_folder, mismatch_error

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..engine import AtomicFile, QueuedFile, storage_errors
+from ..engine.atomic_file import AtomicFile, QueuedFile, storage_errors
 from ..errors import UsageError
 from ..extent import Int
 from ..own_files import open_own

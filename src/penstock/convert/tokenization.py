@@ -32,19 +32,18 @@ from ..arguments import (
     check_path,
     check_whole,
 )
-from ..dataset import Dataset
-from ..dataset import open as open_dataset
-from ..engine import is_url, read_machine, storage_errors, sync_folder
+from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
+from ..engine.atomic_file import storage_errors, sync_folder
+from ..engine.host import read_machine
+from ..engine.open import is_url
 from ..errors import FormatError, PenstockError, StorageError, UsageError
-from ..index import (
-    FORMATS,
-    SUMS_FIELD,
-    JointIndex,
-    build_line_error,
-    rename_fields,
-)
-from ..loader import Loader
-from ..order import Order
+from ..index.concat import JointIndex, rename_fields
+from ..index.fields import SUMS_FIELD
+from ..index.formats.jsonl import build_line_error
+from ..index.formats.registry import FORMATS
+from ..loader.loader import Loader
+from ..order.order import Order
 from .conversion import check_outside, check_unchanged
 from .encoder_processes import encode_texts_ahead
 from .encoding import is_raw

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from ..arguments import Path, check_path, check_whole
 from ..errors import MissingError, UsageError
-from ..index import missing_library
+from ..index.codecs.registry import missing_library
 
 Library = Literal["tokenizers", "tiktoken"]
 

@@ -8,46 +8,29 @@ them; it reads one sample at a time. Loaders read batches.
 
 from __future__ import annotations
 
-from .bucketing import Buckets, bucket_orders, check_batch_tokens
-from .curricula import curriculum
-from .dataset import Dataset, open
-from .fields import Ragged, build_fields
-from .measuring import measure_lengths
-from .mixing import mix
-from .packing import pack
-from .reading import FieldReader, choose_gap, describe_failure, share_memory
-from .row_counting import EpochRows, RowTablePlace
-from .sample import Decode, LoadedSample, can_take_views, open_samples, takes_views
-from .saved import Saved, load_weights, save_weights
-from .sources import locate_data
-from .weighing import WeightsOf
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Buckets",
-    "Dataset",
-    "Decode",
-    "EpochRows",
-    "FieldReader",
-    "LoadedSample",
-    "Ragged",
-    "RowTablePlace",
-    "Saved",
-    "WeightsOf",
-    "bucket_orders",
-    "build_fields",
-    "can_take_views",
-    "check_batch_tokens",
-    "choose_gap",
-    "curriculum",
-    "describe_failure",
-    "load_weights",
-    "locate_data",
-    "measure_lengths",
-    "mix",
-    "open",
-    "open_samples",
-    "pack",
-    "save_weights",
-    "share_memory",
-    "takes_views",
-]
+from ..lazy_exports import hand_out
+
+if TYPE_CHECKING:
+    from .bucketing import Buckets as Buckets
+    from .curricula import curriculum as curriculum
+    from .dataset import Dataset as Dataset
+    from .dataset import open as open
+    from .fields import Ragged as Ragged
+    from .measuring import measure_lengths as measure_lengths
+    from .mixing import mix as mix
+    from .packing import pack as pack
+else:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "bucketing": "Buckets",
+            "curricula": "curriculum",
+            "dataset": "Dataset open",
+            "fields": "Ragged",
+            "measuring": "measure_lengths",
+            "mixing": "mix",
+            "packing": "pack",
+        },
+    )

@@ -10,7 +10,9 @@ import numpy as np
 
 from ..arguments import check_fields, function, whole
 from ..errors import UsageError
-from ..order import BucketRule, Ordering, PackedOrder, SizeRule, choose_window
+from ..order.buckets import BucketRule, SizeRule
+from ..order.order import Ordering
+from ..order.packing import PackedOrder, choose_window
 from .dataset import Dataset
 from .lengths import build_unmeasured_error
 from .packing import refuse_steps

@@ -10,9 +10,13 @@ import numpy.typing as npt
 
 from .. import limits
 from ..errors import LimitError, UsageError
-from ..index import SUMS_FIELD, Chunked, Column, Field, Index, JointIndex, is_rounded, rename_fields
-from ..order import Subset
-from ..plan import Ids
+from ..index.concat import JointIndex, rename_fields
+from ..index.fields import SUMS_FIELD, Field
+from ..index.json_fields import Column, is_rounded
+from ..index.layout import Chunked
+from ..index.table import Index
+from ..order.selection import Subset
+from ..plan.batch_layout import Ids
 from .lengths import count_bytes
 from .predicate import ENDS_IN_NUL, Kind, describe_unknown
 from .reading import FieldReader

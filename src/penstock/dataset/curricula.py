@@ -10,7 +10,7 @@ from typing import Any, get_args
 from .. import limits
 from ..arguments import check_whole
 from ..errors import UsageError
-from ..order import Curriculum, StageUnit
+from ..order.curriculum import Curriculum, StageUnit
 from .dataset import Dataset, Kind
 from .mixing import MixtureKind
 from .sample import Decode, LoadedSample

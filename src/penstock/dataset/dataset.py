@@ -18,33 +18,23 @@ import numpy.typing as npt
 
 from .. import limits
 from ..arguments import Path, check_function, check_path, check_whole
-from ..engine import INSTALLED_BYTES, Buffer, add_mirrors, read_extent
 from ..engine import store as stores
+from ..engine.native import INSTALLED_BYTES
+from ..engine.open import add_mirrors, read_extent
+from ..engine.protocol import Buffer
 from ..errors import LimitError, UsageError
 from ..extent import Int
-from ..index import (
-    SUMS_FIELD,
-    Field,
-    Index,
-    IndexRequest,
-    list_saved_paths,
-    own_folder,
-    set_vocabulary,
-    split_by_part,
-)
-from ..order import (
-    Bitmap,
-    Order,
-    Ordering,
-    Selection,
-    Shuffle,
-    Subset,
-    WeightedOrder,
-    WeightTable,
-    check_words,
-    map_numbers,
-)
-from ..plan import Ids, StepPlan, plan_samples
+from ..index.concat import split_by_part
+from ..index.fields import SUMS_FIELD, Field
+from ..index.freshness import IndexRequest
+from ..index.sidecar import list_saved_paths, own_folder
+from ..index.table import Index
+from ..index.vocabulary import set_vocabulary
+from ..order.order import Order, Ordering, Shuffle, check_words
+from ..order.selection import Bitmap, Selection, Subset, map_numbers
+from ..order.weighted import WeightedOrder, WeightTable
+from ..plan.batch_layout import Ids
+from ..plan.steps import StepPlan, plan_samples
 from .columns import Slice
 from .fields import build_fields
 from .lengths import (
@@ -287,7 +277,7 @@ class Dataset:
         Of several datasets each commit once.
         """
         if self.kind is None:
-            from ..engine import find_commit  # loads the hub's client
+            from ..engine.hub import find_commit  # loads the hub's client
 
             return find_commit(self.index.files.root)
         commits = dict.fromkeys(part.commit for part in self.parts)

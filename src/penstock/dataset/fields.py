@@ -15,26 +15,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..engine import Buffer
+from ..engine.protocol import Buffer
 from ..errors import FormatError, LimitError
 from ..extent import Int
-from ..index import (
-    SUMS_FIELD,
-    Chunked,
-    Field,
-    Index,
-    JointChunks,
-    JsonFields,
-    LineError,
-    NestedError,
-    build_line_error,
-    codecs,
-    find_damaged,
-    find_foreign_token,
-    split_by_part,
-    unpack_rows,
-)
-from ..plan import FieldChunks, FieldRows, Ids, StepPlan
+from ..index import codecs
+from ..index.concat import JointChunks, split_by_part
+from ..index.fields import SUMS_FIELD, Field, find_damaged
+from ..index.formats.jsonl import build_line_error
+from ..index.json_fields import JsonFields, LineError
+from ..index.layout import Chunked
+from ..index.nested import NestedError, unpack_rows
+from ..index.table import Index
+from ..index.vocabulary import find_foreign_token
+from ..plan.batch_layout import FieldChunks, FieldRows, Ids
+from ..plan.steps import StepPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

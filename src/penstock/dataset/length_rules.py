@@ -13,9 +13,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ..arguments import Path, check_choice, check_path
-from ..engine import build_storage_error
+from ..engine.store import build_storage_error
 from ..errors import DataError, FormatError, MissingError, UsageError
-from ..index import SUMS_FIELD, Index, missing_library
+from ..index.codecs.registry import missing_library
+from ..index.fields import SUMS_FIELD
+from ..index.table import Index
 from .lengths import find_counted, find_token_field
 
 Measure = Callable[[Mapping[str, Any]], int]

@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from ..errors import SidecarError, UsageError
 from ..extent import Int
-from ..index import SUMS_FIELD, Chunked, Field, Index
+from ..index.fields import SUMS_FIELD, Field
+from ..index.layout import Chunked
+from ..index.table import Index
 from .saved import Saved
 
 LENGTHS = Saved(

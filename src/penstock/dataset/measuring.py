@@ -21,10 +21,12 @@ import numpy as np
 
 from .. import limits
 from ..arguments import Path, check_function, check_whole
-from ..engine import storage_errors
+from ..engine.atomic_file import storage_errors
 from ..errors import DataError, SidecarError, UsageError, WorkerError
 from ..extent import Int
-from ..index import Chunked, Index, choose_saved_path, write_sidecar
+from ..index.layout import Chunked
+from ..index.sidecar import choose_saved_path, write_sidecar
+from ..index.table import Index
 from .dataset import Dataset
 from .fields import build_fields
 from .length_rules import (

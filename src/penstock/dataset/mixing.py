@@ -14,29 +14,14 @@ import numpy as np
 from .. import limits
 from ..arguments import check_whole
 from ..errors import FormatError, UsageError
-from ..index import (
-    SUMS_FIELD,
-    Field,
-    Index,
-    JointIndex,
-    JsonFields,
-    LineError,
-    join_indexes,
-    join_unlike_indexes,
-    rename_fields,
-)
-from ..order import (
-    Bitmap,
-    JointBitmap,
-    Mixture,
-    MixtureRecipe,
-    Ordering,
-    Selection,
-    Unit,
-    Weights,
-    WeightTable,
-    divide_slots,
-)
+from ..index.concat import JointIndex, join_indexes, join_unlike_indexes, rename_fields
+from ..index.fields import SUMS_FIELD, Field
+from ..index.json_fields import JsonFields, LineError
+from ..index.table import Index
+from ..order.mixture import Mixture, MixtureRecipe, Unit, Weights, divide_slots
+from ..order.order import Ordering
+from ..order.selection import Bitmap, JointBitmap, Selection
+from ..order.weighted import WeightTable
 from .columns import Slice
 from .dataset import Dataset, Kind
 from .lengths import build_unmeasured_error

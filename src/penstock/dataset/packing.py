@@ -17,27 +17,28 @@ import numpy.typing as npt
 
 from .. import limits
 from ..arguments import check_flag, check_whole
-from ..engine import Buffer
+from ..engine.protocol import Buffer
 from ..errors import DataError, LimitError, UsageError
 from ..extent import Int
-from ..index import SUMS_FIELD, Index, rename_fields, split_by_part
-from ..order import (
+from ..index.concat import rename_fields, split_by_part
+from ..index.fields import SUMS_FIELD
+from ..index.table import Index
+from ..order.keys import Words
+from ..order.order import Order
+from ..order.packing import (
     JoinedDocuments,
     JoinedOrder,
     LongDocuments,
-    Order,
     PackedOrder,
     PackingRule,
-    PlacedPieces,
     RowPieces,
-    Words,
     choose_window,
     count_joined_rows,
-    ignored_label,
-    lay_out_tokens,
-    place_pieces,
 )
-from ..plan import FieldRows, StepPlan, check_tokens
+from ..order.token_rows import PlacedPieces, ignored_label, lay_out_tokens, place_pieces
+from ..plan.batch_layout import FieldRows
+from ..plan.piece_source import check_tokens
+from ..plan.steps import StepPlan
 from .curricula import CurriculumKind
 from .dataset import Dataset, Kind, PackedRows
 from .fields import Ragged, build_fields, check_vocabulary

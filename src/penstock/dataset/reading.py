@@ -9,20 +9,16 @@ import numpy as np
 
 from .. import limits
 from ..budget import Budget
-from ..engine import (
-    Arena,
-    Buffer,
-    Failure,
-    ReadingEngine,
-    ReadMethod,
-    build_changed_error,
-    build_storage_error,
-    open_engine,
-)
+from ..engine.native import Arena
+from ..engine.open import open_engine
+from ..engine.protocol import Buffer, Failure, ReadingEngine, ReadMethod
+from ..engine.store import build_changed_error, build_storage_error
 from ..errors import PenstockError
-from ..index import Index, codecs
-from ..order import Marks
-from ..plan import Group, Ids, PlanSource, StepPlan, plan_samples
+from ..index import codecs
+from ..index.table import Index
+from ..order.order import Marks
+from ..plan.batch_layout import Ids, PlanSource
+from ..plan.steps import Group, StepPlan, plan_samples
 from .fields import build_fields
 
 _poll_ns = 100_000_000

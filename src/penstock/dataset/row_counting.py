@@ -21,9 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import limits
-from ..engine import start_threads
-from ..order import PackedOrder, Words, hash_words
-from ..ranks import Place
+from ..engine.threads import start_threads
+from ..order.keys import Words, hash_words
+from ..order.packing import PackedOrder
+from ..ranks.place import Place
 
 _prelude_bytes = 1024
 

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from ..index import Field, Index
-from ..order import rng
-from ..plan import StepPlan
+from ..index.fields import Field
+from ..index.table import Index
+from ..order.random_numbers import rng
+from ..plan.steps import StepPlan
 from .fields import Ragged
 
 Decode = Callable[[dict[str, Any]], Any]

@@ -17,10 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine import build_storage_error, storage_errors
+from ..engine.atomic_file import storage_errors
+from ..engine.store import build_storage_error
 from ..errors import SidecarError, UsageError
-from ..index import read_sidecar, write_sidecar
-from ..order import Bitmap, WeightTable
+from ..index.sidecar import read_sidecar, write_sidecar
+from ..order.selection import Bitmap
+from ..order.weighted import WeightTable
 
 _Spilled = TypeVar("_Spilled", bound=Bitmap | WeightTable)
 

@@ -16,9 +16,11 @@ import numpy.typing as npt
 
 from .. import limits
 from ..arguments import check_whole
-from ..engine import ThreadPool
+from ..engine.threads import ThreadPool
 from ..errors import UsageError
-from ..order import Bitmap, Order, Subset, Words, allot_words, hash_words, set_bits
+from ..order.keys import Words, hash_words
+from ..order.order import Order
+from ..order.selection import Bitmap, Subset, allot_words, set_bits
 from .columns import Array, Columns, IndexedSamples, WideTextsError, make_array
 from .predicate import Predicate
 

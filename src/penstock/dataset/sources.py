@@ -11,17 +11,23 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..engine import is_url
 from ..engine import store as stores
+from ..engine.open import is_url
 from ..errors import ChangedError, SidecarError, UsageError
 from ..extent import Int
-from ..index import FORMATS, SUMS_FIELD, Index, JsonFields, Location, load_index, set_vocabulary
+from ..index.fields import SUMS_FIELD
+from ..index.formats.registry import FORMATS
+from ..index.formats.shards import Location
+from ..index.freshness import load_index
+from ..index.json_fields import JsonFields
+from ..index.table import Index
+from ..index.vocabulary import set_vocabulary
 
 
 def pin_paths(paths: Sequence[str]) -> list[str]:
     """Return the paths, absolute, with URLs of a hub pinned to a commit."""
     if any(path.startswith("hf://") or "/snapshots/" in path for path in paths):
-        from ..engine import pin_hub_urls
+        from ..engine.hub import pin_hub_urls
 
         paths = pin_hub_urls(paths)
     return [path if is_url(path) or not path else os.path.abspath(path) for path in paths]
@@ -33,7 +39,7 @@ def locate_data(*paths: str) -> tuple[Location, stores.Store]:
         if "\0" in name:
             raise UsageError(f"the path {name!r} holds a zero byte: correct it")
     if any(is_url(name) for name in paths):
-        from ..engine import locate_objects  # its library is optional
+        from ..engine.object_store import locate_objects  # its library is optional
 
         objects = locate_objects(*paths)
         names = objects.names if objects.kind == "pattern" else ()

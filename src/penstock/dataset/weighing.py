@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from .. import limits
 from ..errors import UsageError
-from ..order import Bitmap, WeightTable, round_weights
+from ..order.selection import Bitmap
+from ..order.weighted import WeightTable, round_weights
 from .columns import Array, Columns, IndexedSamples, Slice, make_array, slice_column
 from .predicate import find_nearest
 from .saved import allot_array, spill_weights

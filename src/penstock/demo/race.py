@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ..dataset import Dataset
-from ..dataset import open as open_dataset
+from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
 from ..errors import StorageError, UsageError
-from ..loader import Loader
+from ..loader.loader import Loader
 
 RECORD_BYTES = 4096
 RECORDS = 25_600

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoint import Checkpoints
-from ..dataset import open as open_dataset
+from ..checkpoint.checkpoints import Checkpoints
+from ..dataset.dataset import open as open_dataset
 from ..errors import StorageError
-from ..loader import Loader
+from ..loader.loader import Loader
 from .digits import CLASSES, TRAIN_COUNT, Classifier, decode_digit, write_digits
 from .race import RECORD_BYTES, ROUNDS, race_files, race_records, write_records
 

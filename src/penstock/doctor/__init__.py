@@ -11,47 +11,29 @@ the benchmark: they present its values.
 
 from __future__ import annotations
 
-from .doctor import (
-    Examination,
-    Finding,
-    PlannedJob,
-    examine,
-    examine_folder,
-    examine_host,
-    is_empty,
-)
-from .extras import Extra, list_extras
-from .roofline import (
-    DataProfile,
-    Demand,
-    Resource,
-    Roofline,
-    RunCounts,
-    Supply,
-    computing_supply,
-    estimate_roofline,
-    judge_run,
-    staging_supply,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DataProfile",
-    "Demand",
-    "Examination",
-    "Extra",
-    "Finding",
-    "PlannedJob",
-    "Resource",
-    "Roofline",
-    "RunCounts",
-    "Supply",
-    "computing_supply",
-    "estimate_roofline",
-    "examine",
-    "examine_folder",
-    "examine_host",
-    "is_empty",
-    "judge_run",
-    "list_extras",
-    "staging_supply",
-]
+from ..lazy_exports import hand_out
+
+if TYPE_CHECKING:
+    from .doctor import Examination as Examination
+    from .doctor import PlannedJob as PlannedJob
+    from .doctor import examine as examine
+    from .roofline import DataProfile as DataProfile
+    from .roofline import Demand as Demand
+    from .roofline import Resource as Resource
+    from .roofline import RunCounts as RunCounts
+    from .roofline import Supply as Supply
+    from .roofline import computing_supply as computing_supply
+    from .roofline import estimate_roofline as estimate_roofline
+    from .roofline import judge_run as judge_run
+    from .roofline import staging_supply as staging_supply
+else:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "doctor": "Examination PlannedJob examine",
+            "roofline": "DataProfile Demand Resource RunCounts Supply computing_supply "
+            "estimate_roofline judge_run staging_supply",
+        },
+    )

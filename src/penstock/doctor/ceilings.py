@@ -22,22 +22,21 @@ import numpy as np
 
 from .. import limits
 from ..budget import Budget
-from ..dataset import Dataset, Decode, choose_gap
-from ..engine import (
-    ProbeResult,
-    ReadMethod,
-    ThreadPool,
-    build_storage_error,
-    compute_open_files_max,
-    drop_extents,
-    is_url,
-    measure_copying,
-    open_engine,
-)
+from ..dataset.dataset import Dataset
+from ..dataset.reading import choose_gap
+from ..dataset.sample import Decode
+from ..engine.host import ProbeResult, measure_copying
+from ..engine.open import is_url, open_engine
+from ..engine.page_cache import drop_extents
+from ..engine.probe import compute_open_files_max
+from ..engine.protocol import ReadMethod
+from ..engine.store import build_storage_error
+from ..engine.threads import ThreadPool
 from ..errors import PenstockError, UsageError
 from ..extent import Extents, Files, Requests
-from ..index import Chunked, measure_cost
-from ..plan import plan_samples
+from ..index.layout import Chunked
+from ..index.read_cost import measure_cost
+from ..plan.steps import plan_samples
 from .roofline import Demand, Supply
 
 _planned_samples = 64

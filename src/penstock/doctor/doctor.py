@@ -20,30 +20,22 @@ import numpy as np
 from .. import __version__, limits
 from ..arguments import check_path, suggest_path
 from ..budget import Budget
-from ..dataset import Dataset, Decode, choose_gap
-from ..engine import (
-    LOCAL,
-    Machine,
-    Mount,
-    Posix,
-    ReadMethod,
-    Residency,
-    build_storage_error,
-    compute_open_files_max,
-    find_file_system,
-    find_mount,
-    is_url,
-    measure_residency,
-    open_engine,
-    probe_io_uring,
-    read_machine,
-    readahead_bytes,
-)
+from ..dataset.dataset import Dataset
+from ..dataset.reading import choose_gap
+from ..dataset.sample import Decode
+from ..engine.host import Machine, Mount, find_mount, read_machine, readahead_bytes
+from ..engine.open import is_url, open_engine
+from ..engine.page_cache import Residency, measure_residency
+from ..engine.probe import LOCAL, compute_open_files_max, find_file_system, probe_io_uring
+from ..engine.protocol import ReadMethod
+from ..engine.store import Posix, build_storage_error
 from ..errors import MissingError
-from ..index import summarize_cost
-from ..loader import choose_readahead, choose_shuffle, record_choice
-from ..order import Blocking, list_instruction_sets
-from ..plan import CacheBlockChoice, choose_cache_block
+from ..index.read_cost import summarize_cost
+from ..loader.auto_shuffle import choose_shuffle, record_choice
+from ..loader.batch import choose_readahead
+from ..order.order import list_instruction_sets
+from ..order.shuffle_blocks import Blocking
+from ..plan.cache_blocks import CacheBlockChoice, choose_cache_block
 from .ceilings import (
     StorageCeiling,
     estimate_demand,

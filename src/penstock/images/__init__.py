@@ -13,36 +13,19 @@ read: the random numbers of a sample come from its seed, epoch and number.
 
 from __future__ import annotations
 
-from .other_formats import make_smaller_copy
-from .positions import (
-    PositionReport,
-    SavedPositions,
-    check_positions,
-    describe_positions,
-    find_positions,
-)
-from .sources import choose_field
-from .transforms import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    CenterCrop,
-    Decode,
-    RandomResizedCrop,
-    Resize,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "CenterCrop",
-    "Decode",
-    "PositionReport",
-    "RandomResizedCrop",
-    "Resize",
-    "SavedPositions",
-    "check_positions",
-    "choose_field",
-    "describe_positions",
-    "find_positions",
-    "make_smaller_copy",
-]
+from ..lazy_exports import hand_out
+
+if TYPE_CHECKING:
+    from .transforms import CenterCrop as CenterCrop
+    from .transforms import Decode as Decode
+    from .transforms import RandomResizedCrop as RandomResizedCrop
+    from .transforms import Resize as Resize
+else:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "transforms": "CenterCrop Decode RandomResizedCrop Resize",
+        },
+    )

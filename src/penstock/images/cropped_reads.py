@@ -10,8 +10,10 @@ import numpy as np
 
 from .._core import ImageTransform
 from ..extent import Extents, Int
-from ..index import SUMS_FIELD, Chunked, Field, Index, Layout
-from ..plan import Ids
+from ..index.fields import SUMS_FIELD, Field
+from ..index.layout import Chunked, Layout
+from ..index.table import Index
+from ..plan.batch_layout import Ids
 from .positions import SavedPositions
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .._core import ImageTransform, RowPositions
-from ..engine import read_extent
+from ..engine.open import read_extent
 from ..errors import LimitError, PenstockError, UsageError
-from ..index import Chunked, Index
-from ..loader import DecodeGain
+from ..index.layout import Chunked
+from ..index.table import Index
+from ..loader.explain import DecodeGain
 from .other_formats import decode_by_pillow, make_smaller_copy
 from .positions import SavedPositions
 

@@ -20,11 +20,16 @@ import numpy.typing as npt
 
 from .. import limits
 from .._core import ImageTransform, RowPositions
-from ..dataset import Dataset, Saved
+from ..dataset.dataset import Dataset
+from ..dataset.saved import Saved
 from ..errors import SidecarError, UsageError
 from ..extent import Int
-from ..index import Index, choose_saved_path, list_saved_paths, read_sidecar
-from ..loader import DecodeGain, Leaves, LoadedStep, Loader, RowReader
+from ..index.sidecar import choose_saved_path, list_saved_paths, read_sidecar
+from ..index.table import Index
+from ..loader.collate import Leaves
+from ..loader.decode import LoadedStep, RowReader
+from ..loader.explain import DecodeGain
+from ..loader.loader import Loader
 from .sources import choose_field, list_rows
 
 POSITIONS = Saved(

@@ -13,14 +13,16 @@ import numpy.typing as npt
 
 from .. import limits
 from .._core import ImageTransform, RowPositions, read_image_sizes
-from ..dataset import Ragged
-from ..engine import read_extent
+from ..dataset.fields import Ragged
+from ..engine.open import read_extent
 from ..errors import DecodeError, UsageError
 from ..extent import Int
-from ..index import Index
-from ..loader import Arrays, DecodeGain, Leaves, LoadedStep
-from ..order import derive_epoch_key
-from ..plan import PlanSource
+from ..index.table import Index
+from ..loader.collate import Arrays, Leaves
+from ..loader.decode import LoadedStep
+from ..loader.explain import DecodeGain
+from ..order.random_numbers import derive_epoch_key
+from ..plan.batch_layout import PlanSource
 from .cropped_reads import CroppedReads, can_crop_reads
 from .gains import WORDS, measure_gains
 from .other_formats import build_size_error, decode_by_pillow, read_size_by_pillow

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..dataset import Ragged
+from ..dataset.fields import Ragged
 from ..errors import UsageError
 from ..extent import Int
-from ..index import SUMS_FIELD, Field, Index
+from ..index.fields import SUMS_FIELD, Field
+from ..index.table import Index
 
 _names = ("data", "jpg", "jpeg", "JPEG", "png", "webp", "image", "img")
 """Fields that are images if several could be: the names that folders, WebDataset and tables use."""

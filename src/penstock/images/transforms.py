@@ -14,8 +14,9 @@ from .. import limits
 from .._core import ImageTransform
 from ..arguments import check_flag, check_kind, check_number, check_whole
 from ..errors import UsageError
-from ..index import Index
-from ..loader import Arrays, Leaves, RowReader
+from ..index.table import Index
+from ..loader.collate import Arrays, Leaves
+from ..loader.decode import RowReader
 from .gains import WORDS
 from .other_formats import decode_by_pillow
 from .positions import load_positions

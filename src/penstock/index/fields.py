@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import crc32c
+from ..engine.native import crc32c
 from .json_fields import JsonFields
 
 

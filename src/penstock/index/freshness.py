@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from .. import limits
-from ..engine import Progress, Store, build_storage_error, is_url
+from ..engine.open import is_url
+from ..engine.store import Progress, Store, build_storage_error
 from ..errors import FormatError, PenstockError, SidecarError
 from .formats.detection import choose_format
 from .formats.registry import FORMATS

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from .._core import extract_json_strings, parse_json_lines
 from ..errors import UsageError
 from ..extent import Int
-from .codecs import missing_library
+from .codecs.registry import missing_library
 
 KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,),

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..engine import gather
+from ..engine.native import gather
 from ..extent import Int
 
 Bytes = npt.NDArray[np.uint8]

@@ -9,17 +9,13 @@ from collections.abc import Callable
 import numpy as np
 
 from .. import limits
-from ..engine import (
-    ProbeResult,
-    ReadingEngine,
-    build_changed_error,
-    build_storage_error,
-    draw_large_extents,
-    time_reads,
-)
+from ..engine.host import ProbeResult, draw_large_extents, time_reads
+from ..engine.protocol import ReadingEngine
+from ..engine.store import build_changed_error, build_storage_error
 from ..errors import PenstockError
 from ..extent import Extents
-from ..order import Order, ReadCost
+from ..order.order import Order
+from ..order.shuffle_blocks import ReadCost
 from .table import Index
 
 _SAMPLES_PROBED = 4096

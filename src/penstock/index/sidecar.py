@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine import is_url, sync_folder
+from ..engine.atomic_file import sync_folder
+from ..engine.open import is_url
 from ..errors import SidecarError, UsageError
 
 Header = dict[str, Any]

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine import Store
+from ..engine.store import Store
 from ..errors import FormatError, UsageError
 from ..extent import Extents, Files, Int, Names
 from . import sidecar

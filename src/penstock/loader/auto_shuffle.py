@@ -19,21 +19,17 @@ import numpy as np
 from ..budget import Budget
 from ..dataset.dataset import Dataset
 from ..dataset.reading import choose_gap
-from ..engine import ProbeResult, open_engine
+from ..engine.host import ProbeResult
+from ..engine.open import open_engine
 from ..errors import UsageError
-from ..index import Chunked, measure_cost, summarize_cost
-from ..order import (
-    Blocking,
-    Order,
-    Ordering,
-    choose_blocks,
-    choose_chunk_blocks,
-    parse_shuffle,
-    shuffle_quality,
-    window_samples,
-)
-from ..plan import Steps
-from ..ranks import Place, find_reader, find_store
+from ..index.layout import Chunked
+from ..index.read_cost import measure_cost, summarize_cost
+from ..order.order import Order, Ordering, parse_shuffle
+from ..order.quality import shuffle_quality
+from ..order.shuffle_blocks import Blocking, choose_blocks, choose_chunk_blocks, window_samples
+from ..plan.steps import Steps
+from ..ranks.gather import find_store
+from ..ranks.place import Place, find_reader
 
 log = logging.getLogger("penstock")
 

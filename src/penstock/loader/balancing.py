@@ -20,21 +20,19 @@ import numpy as np
 from ..arguments import check_fields, flag, fraction, function
 from ..dataset.dataset import Dataset
 from ..errors import UsageError
-from ..order import Ordering, RowOrdering
-from ..plan import (
-    Assignment,
-    CostBalance,
-    CostRule,
-    Locality,
-    Steps,
-    cost_by_width,
-)
-from ..plan import LengthCost as LengthCost
-from ..plan import fit_cost as fit_cost
-from ..ranks import Gather, Place, exchange_values, find_gather, find_reader
+from ..order.order import Ordering
+from ..order.packing import RowOrdering
+from ..plan.assignment import Locality
+from ..plan.balance import CostBalance
+from ..plan.sample_cost import CostRule, cost_by_width
+from ..plan.sample_cost import LengthCost as LengthCost
+from ..plan.sample_cost import fit_cost as fit_cost
+from ..plan.steps import Assignment, Steps
+from ..ranks.gather import Gather, exchange_values, find_gather
+from ..ranks.place import Place, find_reader
 
 if TYPE_CHECKING:
-    from ..cache import Cache
+    from ..cache.agreement import Cache
 
 _width_default = 4096
 _probes = 4096

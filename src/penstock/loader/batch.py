@@ -11,10 +11,11 @@ from ..budget import Budget
 from ..dataset.fields import Ragged, build_fields
 from ..dataset.reading import FieldReader
 from ..dataset.sample import Decode, can_take_views, open_samples
-from ..engine import ReadMethod
-from ..index import Index
-from ..order import Marks
-from ..plan import Ids, PlanSource, StepPlan
+from ..engine.protocol import ReadMethod
+from ..index.table import Index
+from ..order.order import Marks
+from ..plan.batch_layout import Ids, PlanSource
+from ..plan.steps import StepPlan
 from .collate import Arrays, Leaves
 from .decode import Collate, DecodedCounts, DecodeJob, LoadedStep, RowDecode, RowReader
 

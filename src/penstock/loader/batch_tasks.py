@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from .. import limits
-from ..order import Marks, Order, key_state
-from ..plan import Cursor, Identity
-from ..ranks import Place, detect
+from ..order.order import Marks, Order, key_state
+from ..plan.cursor import Cursor, Identity
+from ..ranks.place import Place, detect
 
 
 class BatchTask(NamedTuple):

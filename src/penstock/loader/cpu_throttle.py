@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..engine import WakeUp
+from ..engine.threads import WakeUp
 
 _credit_s = 0.05  # most unused time that idle threads may use later, at the rate
 _wait_s = 60.0  # longest wait at once: a debt at a rate near zero outlasts any lock

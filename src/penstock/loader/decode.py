@@ -25,11 +25,12 @@ import numpy.typing as npt
 
 from ..dataset.sample import Decode
 from ..dataset.sample import takes_views as takes_views
-from ..engine import WakeUp, join_threads, start_threads
-from ..index import Index
+from ..engine.threads import WakeUp, join_threads, start_threads
+from ..index.table import Index
 from ..meter import Span
-from ..order import derive_epoch_key
-from ..plan import PlanSource, StepPlan
+from ..order.random_numbers import derive_epoch_key
+from ..plan.batch_layout import PlanSource
+from ..plan.steps import StepPlan
 from .collate import Arrays, Collation, Leaves, Take
 from .cpu_throttle import CpuThrottle
 from .explain import DecodeGain

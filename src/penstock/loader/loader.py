@@ -24,14 +24,24 @@ from ..dataset.dataset import Dataset
 from ..dataset.reading import choose_gap, share_memory
 from ..dataset.sample import Decode
 from ..dataset.weighing import WeightsOf
-from ..engine import PROCESS_QUEUE, Arena, ReadingEngine, open_engine
+from ..engine.native import Arena
+from ..engine.open import open_engine
+from ..engine.protocol import ReadingEngine
+from ..engine.storage_queue import PROCESS_QUEUE
 from ..errors import UsageError
-from ..index import Chunked
+from ..index.layout import Chunked
 from ..meter import Counters, Meter
-from ..order import Ordering, PackedOrder, Shuffle, shuffle_quality
-from ..plan import Assignment, Cursor, PlanSource, Session, Steps, measure_cache_blocks
-from ..ranks import Gather, Place, choose_place, find_reader
-from ..sharing import LeasedBudget
+from ..order.order import Ordering, Shuffle
+from ..order.packing import PackedOrder
+from ..order.quality import shuffle_quality
+from ..plan.batch_layout import PlanSource
+from ..plan.cache_blocks import measure_cache_blocks
+from ..plan.cursor import Cursor
+from ..plan.session import Session
+from ..plan.steps import Assignment, Steps
+from ..ranks.gather import Gather
+from ..ranks.place import Place, choose_place, find_reader
+from ..sharing.leased_budget import LeasedBudget
 from .auto_shuffle import AutoShuffle
 from .balancing import Balanced, balance_costs, name_assignment
 from .batch import choose_readahead
@@ -46,7 +56,8 @@ from .sources import ArraySource, DecodeSource, Decoding
 from .step_reader import ReadResources, StepReader, Submit, TicketRouter, make_fork_error
 
 if TYPE_CHECKING:
-    from ..cache import Cache, CacheMembership
+    from ..cache.agreement import Cache
+    from ..cache.join import CacheMembership
 
 
 class Loader:
@@ -140,7 +151,7 @@ class Loader:
         if collate is not None and decode is None:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
         if cache is not None:
-            from ..cache import Cache  # here: a loader without one does not load it
+            from ..cache.agreement import Cache  # here: a loader without one does not load it
 
             if not isinstance(cache, Cache):
                 raise UsageError(f"cache is {cache!r}: give a penstock.Cache")
@@ -695,7 +706,7 @@ class Loader:
         if self._membership is not None and not self._membership.holds(place):
             self.close()
         if self._membership is None:
-            from ..cache import join_cache
+            from ..cache.join import join_cache
 
             assert self._cache is not None
             self._membership = join_cache(

@@ -21,7 +21,7 @@ import weakref
 from typing import Any, Protocol
 
 from ..arguments import check_kind, check_whole
-from ..engine import start_threads
+from ..engine.threads import start_threads
 from ..errors import UsageError
 from ..meter import Counters, Meter
 from .decode import end_with_interpreter

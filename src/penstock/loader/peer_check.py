@@ -17,8 +17,9 @@ import numpy as np
 
 from ..arguments import check_whole
 from ..errors import UsageError
-from ..plan import Ids
-from ..ranks import Gather, Place, exchange_values, find_gather, find_reader
+from ..plan.batch_layout import Ids
+from ..ranks.gather import Gather, exchange_values, find_gather
+from ..ranks.place import Place, find_reader
 
 
 class PeerCheck:

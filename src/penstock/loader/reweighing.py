@@ -22,8 +22,9 @@ from ..dataset.dataset import Dataset
 from ..dataset.saved import load_weights, save_weights
 from ..dataset.weighing import WeightsOf
 from ..errors import PenstockError, StateError, UsageError
-from ..order import Ordering
-from ..ranks import Gather, Place, find_gather, find_reader
+from ..order.order import Ordering
+from ..ranks.gather import Gather, find_gather
+from ..ranks.place import Place, find_reader
 
 WeightsRecord = Mapping[str, Any]
 

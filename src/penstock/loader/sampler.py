@@ -18,9 +18,15 @@ from ..arguments import Path, check_flag, check_whole
 from ..dataset.row_counting import EpochRows, RowTablePlace
 from ..dataset.weighing import WeightsOf
 from ..errors import StateError, UsageError
-from ..order import Order, Ordering, PackedOrder, RowOrdering, Selection, find_base
-from ..plan import Assignment, Cursor, Identity, Locality, Steps, Uses
-from ..ranks import Gather, Place, detect, suspect_processes
+from ..order.order import Order, Ordering
+from ..order.packing import PackedOrder, RowOrdering
+from ..order.selection import Selection, find_base
+from ..plan.assignment import Locality
+from ..plan.cursor import Cursor, Identity
+from ..plan.replica_policy import Uses
+from ..plan.steps import Assignment, Steps
+from ..ranks.gather import Gather
+from ..ranks.place import Place, detect, suspect_processes
 from .balancing import Balancing
 from .batch_tasks import BatchTask
 from .peer_check import PeerCheck

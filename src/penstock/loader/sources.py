@@ -21,11 +21,12 @@ from typing import Any
 from ..budget import Budget
 from ..dataset.fields import build_fields
 from ..dataset.sample import Decode, can_take_views, open_samples
-from ..engine import Arena, Buffer
+from ..engine.native import Arena
+from ..engine.protocol import Buffer
 from ..errors import CollateError, UsageError
-from ..index import Index
+from ..index.table import Index
 from ..meter import Meter, divide_wait
-from ..plan import StepPlan
+from ..plan.steps import StepPlan
 from .batch import Batch, choose_readahead, mark_batch
 from .batch_tasks import BatchTask
 from .collate import Collation, Leaves, Pad, Take

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..dataset.reading import describe_failure
-from ..engine import Arena, Buffer, Engine, Failure, Purpose, ReadingEngine
+from ..engine.native import Arena
+from ..engine.protocol import Buffer, Engine, Failure, ReadingEngine
+from ..engine.request_queue import Purpose
 from ..errors import ForkError, PenstockError, UsageError
 from ..extent import Requests
-from ..index import Index
+from ..index.table import Index
 from ..meter import Meter, Requested
-from ..plan import Group, Session, StepPlan
+from ..plan.session import Session
+from ..plan.steps import Group, StepPlan
 from .workers import make_timeout_error
 
 _count_step_bytes = operator.attrgetter("layout.bytes")

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import limits
-from ..engine import build_refusal, start_threads
+from ..engine.threads import build_refusal, start_threads
 from ..errors import UsageError, WorkerError
 from .decode import make_raisable
 from .workers import Opening, TimedFetch, WorkerTime, check_process, make_timeout_error, open_fetch

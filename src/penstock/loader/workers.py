@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from ..engine import WakeUp, start_threads
+from ..engine.threads import WakeUp, start_threads
 from ..errors import ForkError, UsageError, WorkerError
 from .cpu_throttle import CpuThrottle
 from .decode import end_with_interpreter, make_raisable

@@ -13,67 +13,37 @@ what a plan says.
 
 from __future__ import annotations
 
-from . import cache_actions
-from .assignment import Locality, assign_nodes
-from .balance import CostBalance
-from .batch_layout import BatchLayout, FieldChunks, FieldRows, Ids, PlanSource, place_pieces
-from .block_layout import BlockLayout, Keys
-from .cache_blocks import (
-    CacheBlockChoice,
-    choose_cache_block,
-    count_cache_blocks,
-    count_fitting,
-    measure_cache_blocks,
-    required_bytes,
-    sample_key_lengths,
-    samples_per_block,
-)
-from .cache_session import CacheSession
-from .cursor import Cursor, Identity
-from .piece_source import check_tokens
-from .placement import Placement
-from .replica_policy import Soonest, Uses
-from .sample_cost import CostRule, LengthCost, cost_by_width, fit_cost
-from .session import Session
-from .steps import Assignment, Group, StepPlan, StepRows, Steps, plan_samples
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Assignment",
-    "BatchLayout",
-    "BlockLayout",
-    "CacheBlockChoice",
-    "CacheSession",
-    "CostBalance",
-    "CostRule",
-    "Cursor",
-    "FieldChunks",
-    "FieldRows",
-    "Group",
-    "Identity",
-    "Ids",
-    "Keys",
-    "LengthCost",
-    "Locality",
-    "Placement",
-    "PlanSource",
-    "Session",
-    "Soonest",
-    "StepPlan",
-    "StepRows",
-    "Steps",
-    "Uses",
-    "assign_nodes",
-    "cache_actions",
-    "check_tokens",
-    "choose_cache_block",
-    "cost_by_width",
-    "count_cache_blocks",
-    "count_fitting",
-    "fit_cost",
-    "measure_cache_blocks",
-    "place_pieces",
-    "plan_samples",
-    "required_bytes",
-    "sample_key_lengths",
-    "samples_per_block",
-]
+from ..lazy_exports import hand_out
+
+if TYPE_CHECKING:
+    from . import cache_actions as cache_actions
+    from .assignment import Locality as Locality
+    from .assignment import assign_nodes as assign_nodes
+    from .batch_layout import Ids as Ids
+    from .block_layout import Keys as Keys
+    from .cache_blocks import count_fitting as count_fitting
+    from .cache_session import CacheSession as CacheSession
+    from .cursor import Cursor as Cursor
+    from .placement import Placement as Placement
+    from .session import Session as Session
+    from .steps import Group as Group
+    from .steps import StepPlan as StepPlan
+    from .steps import Steps as Steps
+else:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "assignment": "Locality assign_nodes",
+            "batch_layout": "Ids",
+            "block_layout": "Keys",
+            "cache_actions": "cache_actions",
+            "cache_blocks": "count_fitting",
+            "cache_session": "CacheSession",
+            "cursor": "Cursor",
+            "placement": "Placement",
+            "session": "Session",
+            "steps": "Group StepPlan Steps",
+        },
+    )

@@ -35,7 +35,8 @@ from .. import limits
 from .._core import deal_rows
 from ..errors import UsageError
 from ..extent import Int
-from ..order import Ordering, RowOrdering
+from ..order.order import Ordering
+from ..order.packing import RowOrdering
 from .assignment import Locality, assign_nodes
 from .batch_layout import Ids
 from .placement import Nodes

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..extent import Extents, Int, Placed, interleave, make_tuples
-from ..index import Chunked, Field, Layout
+from ..index.fields import Field
+from ..index.layout import Chunked, Layout
 
 Ids = npt.NDArray[np.uint64]
 

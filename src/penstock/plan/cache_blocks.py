@@ -15,8 +15,8 @@ import numpy as np
 
 from .. import limits
 from ..extent import Int
-from ..index import Index
-from ..order import ReadCost
+from ..index.table import Index
+from ..order.shuffle_blocks import ReadCost
 
 _enough = 0.9
 """Part of the bandwidth of large reads that reads of cache blocks have to reach.

@@ -8,8 +8,9 @@ import numpy as np
 
 from ..errors import DataError
 from ..extent import Extents, Int
-from ..index import Chunked, Field, Layout
-from ..order import RowPieces
+from ..index.fields import Field
+from ..index.layout import Chunked, Layout
+from ..order.packing import RowPieces
 from .batch_layout import Ids, StepSource
 
 

@@ -26,7 +26,8 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import UsageError
 from ..extent import Int
-from ..order import Order, Words, check_words
+from ..order.keys import Words
+from ..order.order import Order, check_words
 
 Nodes = npt.NDArray[np.int32]
 """Numbers of nodes, -1 for none."""

@@ -28,7 +28,8 @@ import numpy.typing as npt
 
 from .. import limits
 from ..extent import Int
-from ..order import Order, Selection
+from ..order.order import Order
+from ..order.selection import Selection
 from .batch_layout import Ids
 from .steps import Steps
 

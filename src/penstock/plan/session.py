@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from .. import limits
-from ..order import Ordering
+from ..order.order import Ordering
 from .batch_layout import PlanSource
 from .steps import Group, StepPlan, Steps, plan_steps
 

@@ -17,7 +17,9 @@ import numpy as np
 from .. import limits
 from ..errors import UsageError
 from ..extent import Int, Requests, cut, make_tuples, merge, separate
-from ..order import Marks, Ordering, RowCounter, RowOrdering, RowPieces
+from ..order.order import Marks, Ordering
+from ..order.packing import RowOrdering, RowPieces
+from ..order.row_counts import RowCounter
 from .assignment import Locality
 from .balance import CostBalance, check_balance
 from .batch_layout import BatchLayout, Ids, StepSource, place_batches

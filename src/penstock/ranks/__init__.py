@@ -6,38 +6,21 @@ exchange texts: torch.distributed, jax.distributed, MPI, or a function of the us
 
 from __future__ import annotations
 
-from .gather import (
-    Gather,
-    exchange_values,
-    find_gather,
-    find_reachable_address,
-    find_store,
-    host_identity,
-    is_mpi,
-    machine_identity,
-)
-from .place import (
-    Place,
-    check_division,
-    choose_place,
-    detect,
-    find_reader,
-    suspect_processes,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Gather",
-    "Place",
-    "check_division",
-    "choose_place",
-    "detect",
-    "exchange_values",
-    "find_gather",
-    "find_reachable_address",
-    "find_reader",
-    "find_store",
-    "host_identity",
-    "is_mpi",
-    "machine_identity",
-    "suspect_processes",
-]
+from ..lazy_exports import hand_out
+
+if TYPE_CHECKING:
+    from .gather import Gather as Gather
+    from .gather import exchange_values as exchange_values
+    from .gather import find_gather as find_gather
+    from .place import Place as Place
+    from .place import detect as detect
+else:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "gather": "Gather exchange_values find_gather",
+            "place": "Place detect",
+        },
+    )

@@ -21,17 +21,9 @@ from typing import TYPE_CHECKING
 from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
-    from .allocation import UNITS as UNITS
     from .allocation import Resources as Resources
     from .broker import Broker as Broker
-    from .client import find_socket as find_socket
-    from .client import watch_broker as watch_broker
-    from .connection import Address as Address
-    from .connection import read_key as read_key
-    from .federation import Upstream as Upstream
     from .leased_budget import LeasedBudget as LeasedBudget
-    from .ledger import Ledger as Ledger
-    from .throughput_model import quantity as quantity
     from .transfer_permit import TransferPermit as TransferPermit
     from .transfers import RULES as RULES
     from .transfers import Rule as Rule
@@ -41,14 +33,9 @@ else:
     __all__, __getattr__ = hand_out(
         __name__,
         {
-            "allocation": "UNITS Resources",
+            "allocation": "Resources",
             "broker": "Broker",
-            "client": "find_socket watch_broker",
-            "connection": "Address read_key",
-            "federation": "Upstream",
             "leased_budget": "LeasedBudget",
-            "ledger": "Ledger",
-            "throughput_model": "quantity",
             "transfer_permit": "TransferPermit",
             "transfers": "RULES Rule Waiting grant",
         },

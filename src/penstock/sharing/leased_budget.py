@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ..budget import Budget
 from ..meter import Counters
-from ..ranks import Place
+from ..ranks.place import Place
 from .client import Tenant
 from .lease import JobMeasurement, Lease, Report, limit_budget
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from .. import limits
 from ..arguments import check_kind, check_path
 from ..errors import UsageError
-from ..ranks import detect
+from ..ranks.place import detect
 from .client import Call, Link, find_call
 from .connection import VERSION, Message
 from .lease import Grant, Terms

@@ -17,17 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .. import limits
-from ..engine import (
-    Aging,
-    Buffer,
-    Completion,
-    Engine,
-    Purpose,
-    Request,
-    RequestQueue,
-    RoundRobin,
-    Target,
-)
+from ..engine.protocol import Buffer, Completion, Engine
+from ..engine.request_queue import Aging, Purpose, Request, RequestQueue, RoundRobin, Target
 from ..errors import UsageError
 from ..extent import Requests
 from .reading import Contents, EngineRead, Extent, deadline_s, finish, random_bytes, second_ns

@@ -19,10 +19,10 @@ from hypothesis import settings
 
 from .. import limits
 from ..budget import Budget
-from ..dataset import Dataset
-from ..dataset import open as open_dataset
+from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
 from ..errors import ChangedError, PenstockError
-from ..loader import Loader
+from ..loader.loader import Loader
 from .suite import Suite
 
 Values = Sequence[bytes | np.ndarray[Any, Any]]

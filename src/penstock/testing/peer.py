@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .. import limits
-from ..cache import Bytes, Keys, Peer, PeerCompletion, PeerRequest, Reason
-from ..engine import Buffer
+from ..cache.peer import Bytes, Keys, Peer, PeerCompletion, PeerRequest, Reason
+from ..engine.protocol import Buffer
 from ..errors import UsageError
 from .reading import deadline_s, random_bytes, second_ns
 from .suite import Suite

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .. import limits
-from ..engine import Dispatch, Policy, Purpose, Request, RequestQueue, Target
+from ..engine.request_queue import Dispatch, Policy, Purpose, Request, RequestQueue, Target
 from .suite import Suite
 
 _checked = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])

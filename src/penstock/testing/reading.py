@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..engine import Buffer, Completion, Engine, Failure
+from ..engine.protocol import Buffer, Completion, Engine, Failure
 from ..extent import Files, Requests
 
 Contents = Sequence[bytes | None]

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ..clock import Clock, JumpingClock
-from ..engine import Kind, Purpose, StorageQueue, Turn
+from ..engine.request_queue import Kind, Purpose
+from ..engine.storage_queue import StorageQueue, Turn
 from ..errors import UsageError
 from .reading import second_ns
 from .suite import Suite

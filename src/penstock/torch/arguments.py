@@ -12,9 +12,9 @@ from torch.utils.data import IterableDataset
 
 import torch
 
-from ..dataset import Dataset
+from ..dataset.dataset import Dataset
 from ..errors import UsageError
-from ..order import Shuffle
+from ..order.order import Shuffle
 
 
 def check_integer(name: str, value: Any) -> int:

@@ -39,7 +39,7 @@ import torch
 
 from .. import _core
 from ..errors import UsageError
-from ..loader import Batch
+from ..loader.batch import Batch
 from .tensors import map_tensors
 
 _aligned_bytes = 256  # where tensors begin in pinned memory; suits all dtypes

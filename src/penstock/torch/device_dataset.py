@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 import torch
 
-from ..dataset import Ragged
+from ..dataset.fields import Ragged
 from ..errors import CollateError, LimitError, UsageError
-from ..loader import Batch
-from ..order import Order
-from ..plan import Ids
+from ..loader.batch import Batch
+from ..order.order import Order
+from ..plan.batch_layout import Ids
 from . import gpu
 
 

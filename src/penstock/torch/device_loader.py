@@ -11,12 +11,14 @@ import numpy as np
 import torch
 
 from ..budget import Budget
-from ..dataset import Dataset, Decode
+from ..dataset.dataset import Dataset
+from ..dataset.sample import Decode
 from ..errors import LimitError, UsageError
-from ..loader import Batch, StepSampler
-from ..order import Selection, find_base
-from ..plan import Ids
-from ..ranks import Place, choose_place
+from ..loader.batch import Batch
+from ..loader.sampler import StepSampler
+from ..order.selection import Selection, find_base
+from ..plan.batch_layout import Ids
+from ..ranks.place import Place, choose_place
 from .arguments import parse_shuffle
 from .device_dataset import DeviceDataset, DeviceRequest, space_positions
 from .samplers import EpochSampler, make_sampler

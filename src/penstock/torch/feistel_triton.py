@@ -19,7 +19,8 @@ import triton.language as tl
 
 import torch
 
-from ..order import TABLE_COUNT_MAX, Order, derive_cipher_key
+from ..order.keys import TABLE_COUNT_MAX, derive_cipher_key
+from ..order.order import Order
 
 _FIRST = tl.constexpr(0x85EBCA6B)
 _SECOND = tl.constexpr(0xC2B2AE35)

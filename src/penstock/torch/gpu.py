@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from ..errors import UsageError
-from ..order import Order, shuffle_array
+from ..order import shuffle_array
+from ..order.order import Order
 
 __all__ = ["inverse", "is_available", "permutation", "shuffle", "take"]
 

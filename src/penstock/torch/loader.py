@@ -27,37 +27,31 @@ import torch
 
 from ..arguments import Path
 from ..budget import Budget
-from ..dataset import Buckets, Dataset, Decode, WeightsOf
+from ..dataset.bucketing import Buckets
+from ..dataset.dataset import Dataset
+from ..dataset.sample import Decode
+from ..dataset.weighing import WeightsOf
 from ..errors import UsageError
-from ..loader import (
-    Balanced,
-    Batch,
-    DeviceTransfer,
-    EpochIterator,
-    EpochTasks,
-    Explanation,
-    InlineSource,
-    InlineWorkers,
-    Loader,
-    OpenEpoch,
-    Pad,
-    RowDecode,
-    RowReader,
-    SamplerTasks,
-    Setup,
-    StepSampler,
-    WorkerProcesses,
-    Workers,
-    WorkerSource,
-    WorkerThreads,
-    explain_run,
-    serve_if_configured,
-)
+from ..loader.balancing import Balanced
+from ..loader.batch import Batch
+from ..loader.batch_tasks import EpochTasks, SamplerTasks
+from ..loader.collate import Pad
+from ..loader.decode import RowDecode, RowReader
+from ..loader.epoch import DeviceTransfer, EpochIterator, OpenEpoch
+from ..loader.explain import Explanation, Setup, explain_run
+from ..loader.loader import Loader
+from ..loader.metrics import serve_if_configured
+from ..loader.sampler import StepSampler
+from ..loader.sources import InlineSource, WorkerSource
+from ..loader.worker_processes import WorkerProcesses
+from ..loader.workers import InlineWorkers, Workers, WorkerThreads
 from ..meter import Counters, Meter
-from ..order import Order
-from ..plan import Assignment, Cursor
-from ..ranks import Gather, Place, choose_place, detect
-from ..sharing import LeasedBudget
+from ..order.order import Order
+from ..plan.cursor import Cursor
+from ..plan.steps import Assignment
+from ..ranks.gather import Gather
+from ..ranks.place import Place, choose_place, detect
+from ..sharing.leased_budget import LeasedBudget
 from .arguments import (
     check_integer,
     check_iterable,
@@ -87,7 +81,7 @@ from .worker_tasks import (
 )
 
 if TYPE_CHECKING:
-    from ..cache import Cache
+    from ..cache.agreement import Cache
 
 _frozen = (
     *("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"),

@@ -13,8 +13,8 @@ import numpy as np
 
 import torch
 
-from ..loader import BatchTask
-from ..order import derive_sample_seed
+from ..loader.batch_tasks import BatchTask
+from ..order.random_numbers import derive_sample_seed
 
 _Value = TypeVar("_Value")
 DrawPoint = tuple[int, int, int]

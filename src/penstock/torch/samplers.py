@@ -9,23 +9,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch.utils.data import Sampler, SequentialSampler
 
 from ..budget import Budget
-from ..dataset import Buckets, Dataset, bucket_orders, check_batch_tokens
+from ..dataset.bucketing import Buckets, bucket_orders, check_batch_tokens
+from ..dataset.dataset import Dataset
 from ..errors import UsageError
-from ..loader import (
-    AutoShuffle,
-    Balanced,
-    Reweighing,
-    StepSampler,
-    balance_costs,
-    identify_data,
-    name_assignment,
-)
-from ..order import Order, Ordering, Selection, Shuffle
-from ..plan import Assignment
-from ..ranks import Place
+from ..loader.auto_shuffle import AutoShuffle
+from ..loader.balancing import Balanced, balance_costs, name_assignment
+from ..loader.batch_tasks import identify_data
+from ..loader.reweighing import Reweighing
+from ..loader.sampler import StepSampler
+from ..order.order import Order, Ordering, Shuffle
+from ..order.selection import Selection
+from ..plan.steps import Assignment
+from ..ranks.place import Place
 
 if TYPE_CHECKING:
-    from ..cache import Cache
+    from ..cache.agreement import Cache
 
 
 class EpochSampler(Sampler[int]):

@@ -17,7 +17,7 @@ import torch.utils.data
 from torch.utils.data import BatchSampler
 
 from ..errors import UsageError
-from ..loader import EpochIterator
+from ..loader.epoch import EpochIterator
 from ..meter import Counters
 from .loader import DataLoader
 

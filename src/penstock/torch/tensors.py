@@ -10,8 +10,9 @@ from torch.utils._pytree import register_pytree_node
 
 import torch
 
-from ..dataset import Ragged
-from ..loader import Batch, Loader
+from ..dataset.fields import Ragged
+from ..loader.batch import Batch
+from ..loader.loader import Loader
 
 register_pytree_node(
     Batch,

@@ -16,8 +16,11 @@ from torch.utils.data._utils import worker as torch_worker
 import torch
 
 from ..budget import Budget
-from ..dataset import Dataset, Decode, can_take_views
-from ..loader import Batch, BatchReader, BatchTask, RowDecode, takes_views
+from ..dataset.dataset import Dataset
+from ..dataset.sample import Decode, can_take_views
+from ..loader.batch import Batch, BatchReader
+from ..loader.batch_tasks import BatchTask
+from ..loader.decode import RowDecode, takes_views
 from .sample_seeds import SampleSeeds, seed_all
 from .tensors import Tensors, finish_batch
 

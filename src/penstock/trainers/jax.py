@@ -10,11 +10,13 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from ..dataset import Dataset, Ragged
+from ..dataset.dataset import Dataset
+from ..dataset.fields import Ragged
 from ..errors import UsageError
-from ..loader import Batch, FunctionTransfer
-from ..loader import Loader as ArrayLoader
-from ..ranks import check_division
+from ..loader.batch import Batch
+from ..loader.epoch import FunctionTransfer
+from ..loader.loader import Loader as ArrayLoader
+from ..ranks.place import check_division
 
 
 class JAXLoader:

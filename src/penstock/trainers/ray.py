@@ -16,10 +16,11 @@ import ray.data
 import ray.train
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 
-from ..dataset import Dataset, Ragged
-from ..dataset import open as open_dataset
+from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
+from ..dataset.fields import Ragged
 from ..errors import UsageError
-from ..loader import BatchReader
+from ..loader.batch import BatchReader
 from .epoch_loader import check_loader
 
 _file_name = "penstock_loader.json"

@@ -10,10 +10,10 @@ from torchtitan.components.dataloader import BaseDataLoader
 
 import torch
 
-from ..dataset import open as open_dataset
-from ..dataset import pack
+from ..dataset.dataset import open as open_dataset
+from ..dataset.packing import pack
 from ..errors import UsageError
-from ..torch import DataLoader
+from ..torch.loader import DataLoader
 
 
 class TitanLoader(BaseDataLoader):  # type: ignore[misc]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import UsageError
-from ..torch import StepLoader
+from ..torch.step_loader import StepLoader
 
 
 def attach(trainer: Any, loader: StepLoader) -> None:

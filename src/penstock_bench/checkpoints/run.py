@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from penstock import errors
-from penstock.engine import evict, read_machine, storage_errors, sync_folder
+from penstock.engine import read_machine, storage_errors, sync_folder
+from penstock.engine.page_cache import evict
 from penstock.errors import (
     ChangedError,
     LimitError,

@@ -13,7 +13,7 @@ from penstock.errors import UsageError
 from .trace import Traces
 
 if TYPE_CHECKING:
-    from penstock.engine import Trace
+    from penstock.engine.trace_file import Trace
 
     from ..traces.replay import ReplayOutcome
     from ..traces.replay_engine import Merged

@@ -25,7 +25,7 @@ from penstock.cli import (
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from penstock.engine import Trace
+    from penstock.engine.trace_file import Trace
 
 app = typer.Typer(
     cls=HelpedGroup,

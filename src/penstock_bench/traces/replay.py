@@ -21,15 +21,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock import limits
-from penstock.engine import (
-    KINDS,
-    OPEN_DIRECT,
-    READ,
-    Operations,
-    Trace,
-    compute_open_files_max,
-    start_threads,
-)
+from penstock.engine import compute_open_files_max, start_threads
+from penstock.engine.trace_file import KINDS, OPEN_DIRECT, READ, Operations, Trace
 from penstock.errors import LimitError, UsageError
 from penstock.extent import Int, Names
 

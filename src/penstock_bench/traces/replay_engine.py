@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from penstock import limits
 from penstock.budget import Budget
-from penstock.engine import READ, Arena, Operations, ReadingEngine, Trace, open_engine
+from penstock.engine import Arena, ReadingEngine, open_engine
+from penstock.engine.trace_file import READ, Operations, Trace
 from penstock.extent import Extents, FileIds, Int, Placed, merge, separate
 
 from .replay_files import Progress, ignore_progress, make_table

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from penstock.engine import Trace
+from penstock.engine.trace_file import Trace
 from penstock.errors import MissingError, UsageError
 from penstock.extent import Files
 

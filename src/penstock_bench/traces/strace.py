@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from penstock.engine import CLOSE, MAP, OPEN, OPEN_DIRECT, READ, STAT, TraceWriter
+from penstock.engine.trace_file import CLOSE, MAP, OPEN, OPEN_DIRECT, READ, STAT, TraceWriter
 from penstock.errors import FormatError, UsageError
 
 _CALLS = (

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from penstock.engine import KINDS, READ, Operations, Trace
+from penstock.engine.trace_file import KINDS, READ, Operations, Trace
 from penstock.extent import FileIds, Int
 
 BINS = 60

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from penstock.engine import CLOSE, OPEN, READ, STAT, Operations, TraceWriter
+from penstock.engine.trace_file import CLOSE, OPEN, READ, STAT, Operations, TraceWriter
 from penstock.errors import FormatError
 
 _OPS = {"read": READ, "open": OPEN, "stat": STAT, "close": CLOSE}

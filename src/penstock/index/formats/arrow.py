@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from ...engine import Progress, Store, StoreFile
+from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..codecs import arrow as codec

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from ...engine import StoreFile
+from ...engine.store import StoreFile
 from ...errors import FormatError
 from .flatbuffer import FlatTable
 

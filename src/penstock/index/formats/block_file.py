@@ -6,7 +6,7 @@ import functools
 import io
 from typing import Any
 
-from ...engine import StoreFile
+from ...engine.store import StoreFile
 from ...errors import PenstockError
 
 _BLOCK_BYTES = 1 << 18

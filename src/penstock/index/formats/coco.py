@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine import Progress, Store
+from ...engine.store import Progress, Store
 from ...errors import FormatError, UsageError
 from ...extent import Int, unseen
 from ..attributes import Attribute, AttributeKind

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...engine import Store
+from ...engine.store import Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import unseen
 from . import shards

@@ -32,10 +32,10 @@ from typing import Any
 
 import numpy as np
 
-from ...engine import Progress, Store, StoreFile
+from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
-from ..codecs import missing_library
+from ..codecs.registry import missing_library
 from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout
 from ..table import Index

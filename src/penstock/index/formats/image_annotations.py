@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import limits
-from ...engine import Progress, Store
+from ...engine.store import Progress, Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, joined, unseen
 from ..attributes import Attribute

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine import Progress, Store
+from ...engine.store import Progress, Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Int, joined, unseen
 from ..attributes import Attribute, make_rows, make_texts

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine import Progress, Store, StoreFile, crc32c, read_extent
+from ...engine.native import crc32c
+from ...engine.open import read_extent
+from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from .. import codecs

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ... import limits
-from ...engine import StoreFile
+from ...engine.store import StoreFile
 from ...errors import UsageError
 from ...extent import Int
 from ..codecs import frames as codec

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine import Progress, Store
+from ...engine.store import Progress, Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, Int, unseen
 from ..fields import Field

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ... import limits
-from ...engine import Store
+from ...engine.store import Store
 from ...errors import FormatError
 from ...extent import Files, joined, unseen
 from .shards import check_below, check_inside

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import limits
-from ...engine import Progress, Store, StoreFile
+from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, MissingError
 from ...extent import Files, Int, unseen
 from ..fields import Field

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine import Progress, Store, StoreFile
+from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError
 from ...extent import Files, Int, joined, unseen
 from ..fields import Field

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import limits
-from ...engine import Progress, Store, StoreFile
+from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError
 from ..fields import Field
 from ..layout import Fixed

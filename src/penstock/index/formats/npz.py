@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...engine import Progress, Store, StoreFile
+from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Int
 from ..fields import Field

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import limits
-from ...engine import Progress, Store, StoreFile
+from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
 from ..codecs import parquet as codec

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine import Progress, Store
+from ...engine.store import Progress, Store
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..fields import Field

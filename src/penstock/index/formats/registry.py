@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...engine import Progress, Store
+from ...engine.store import Progress, Store
 from ...extent import Files
 from ..table import Index
 from .shards import Kind, Location

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...engine import StoreFile
+from ...engine.store import StoreFile
 from ...extent import Files, Int
 from ..layout import Fixed, RowTable
 from .shards import number_first

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 from ... import limits
-from ...engine import StoreFile
+from ...engine.store import StoreFile
 from ...errors import FormatError, PenstockError, UsageError, WorkerError
 
 P = ParamSpec("P")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ... import limits
-from ...engine import Store
+from ...engine.store import Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, joined, unseen
 

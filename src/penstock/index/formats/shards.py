@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...engine import Listing, Progress, Store
+from ...engine.store import Listing, Progress, Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import FileIds, Files, joined
 
@@ -113,7 +113,7 @@ def check_inside(store: Store, by: str, names: Sequence[str]) -> None:
         real = os.path.realpath(os.path.join(store.root, name))
         if real.startswith(root):
             continue
-        from ...engine import is_blob  # loads the hub's client
+        from ...engine.hub import is_blob  # loads the hub's client
 
         if not is_blob(store.root, real):
             raise FormatError(f"{by}{os.path.join(store.root, name)} is a link out of the data set")

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import limits
-from ...engine import Progress, Store, StoreFile
+from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..attributes import Attribute, make_texts

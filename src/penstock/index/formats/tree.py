@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...engine import Listing, Progress, Store
+from ...engine.store import Listing, Progress, Store
 from ...errors import FormatError
 from ...extent import Int
 from ..fields import Field

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ...engine import StoreFile
+from ...engine.store import StoreFile
 
 
 class UnsupportedKind(NamedTuple):

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ...engine import Progress, Store, StoreFile
+from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import joined, unseen
 from ..attributes import Attribute, make_rows

@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 
 from ... import limits
-from ...engine import Progress, Store, StoreFile, crc32c
+from ...engine.native import crc32c
+from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, Int, joined, unseen
-from ..codecs import CompressedChunk
 from ..codecs import zarr as codec
+from ..codecs.registry import CompressedChunk
 from ..fields import Codec, Field
 from ..layout import Layout
 from ..table import Index

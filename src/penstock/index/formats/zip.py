@@ -7,7 +7,7 @@ import struct
 import zipfile
 from typing import NamedTuple
 
-from ...engine import StoreFile
+from ...engine.store import StoreFile
 from ...errors import FormatError
 from .block_file import BlockFile
 
