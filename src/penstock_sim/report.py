@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from penstock.cli import counted, duration, number, size, size_unit, time_unit
+from penstock.cli.quantities import counted, duration, number, size, size_unit, time_unit
 from penstock_bench.page import NumberRow, PlottedLine, number_rows, render
 
 from .devices import Floats, divide_rates

@@ -52,16 +52,6 @@ if TYPE_CHECKING:
     from .options import AsJson as AsJson
     from .options import Yes as Yes
     from .options import option as option
-    from .quantities import brief as brief
-    from .quantities import counted as counted
-    from .quantities import duration as duration
-    from .quantities import latency as latency
-    from .quantities import number as number
-    from .quantities import parse_bytes as parse_bytes
-    from .quantities import percent as percent
-    from .quantities import size as size
-    from .quantities import size_unit as size_unit
-    from .quantities import time_unit as time_unit
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -71,7 +61,6 @@ else:
             "console": "GOES_ON check_writable console explain_interrupt repeat_command "
             "replace_file results_alone write_page write_results write_text",
             "options": "AsJson Yes option",
-            "quantities": "brief counted duration latency number parse_bytes percent quantities "
-            "size size_unit time_unit",
+            "quantities": "quantities",
         },
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli import console, explain_interrupt, latency
+from penstock.cli import console, explain_interrupt
+from penstock.cli.quantities import latency
 from penstock.errors import UsageError
 
 from .trace import Traces

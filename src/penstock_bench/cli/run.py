@@ -430,7 +430,8 @@ class _Results:
 
 def _show_runs(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
     """Show a column for each loader, of several runs the one of median throughput."""
-    from penstock.cli import console, counted
+    from penstock.cli import console
+    from penstock.cli.quantities import counted
 
     loaders = list(dict.fromkeys(run["loader"] for run in runs))
     headings = [console.escape(loader) for loader in loaders]

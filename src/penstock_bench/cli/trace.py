@@ -13,15 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli import (
-    HelpedCommand,
-    HelpedGroup,
-    check_writable,
-    console,
-    counted,
-    explain_interrupt,
-    latency,
-)
+from penstock.cli import HelpedCommand, HelpedGroup, check_writable, console, explain_interrupt
+from penstock.cli.quantities import counted, latency
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from penstock.cli import counted, duration, latency, number, percent, size
+from penstock.cli.quantities import counted, duration, latency, number, percent, size
 
 from .recorded import Floats, Record, RecordedRun
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.cli import counted, number, percent, size
+from penstock.cli.quantities import counted, number, percent, size
 
 from . import compare
 from .recorded import Record, figure

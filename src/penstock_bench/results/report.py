@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from penstock.cli import counted, number, size
+from penstock.cli.quantities import counted, number, size
 
 from ..page import render
 from . import compare

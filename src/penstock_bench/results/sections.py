@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.cli import duration, latency, number, percent, time_unit
+from penstock.cli.quantities import duration, latency, number, percent, time_unit
 
 from ..page import bytes_size
 from . import compare

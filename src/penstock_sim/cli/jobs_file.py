@@ -18,7 +18,7 @@ from typing import Annotated
 
 from penstock import limits
 from penstock.arguments import suggest_path
-from penstock.cli import parse_bytes
+from penstock.cli.quantities import parse_bytes
 from penstock.errors import UsageError
 
 from .. import explain_error, parse_mapping, schedule

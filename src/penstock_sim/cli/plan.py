@@ -11,19 +11,16 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import (
-    brief,
     check_writable,
     console,
-    duration,
     explain_interrupt,
-    number,
     repeat_command,
     replace_file,
     results_alone,
-    size,
     write_page,
     write_results,
 )
+from penstock.cli.quantities import brief, duration, number, size
 from penstock.errors import UsageError
 
 from .simulate import choose_page_path, complete_scenario

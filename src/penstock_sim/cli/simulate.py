@@ -12,17 +12,16 @@ import typer
 
 from penstock.arguments import check_choice
 from penstock.cli import (
-    brief,
     check_writable,
     complete_names,
     console,
     explain_interrupt,
     repeat_command,
     results_alone,
-    size,
     write_page,
     write_results,
 )
+from penstock.cli.quantities import brief, size
 from penstock.errors import UsageError
 
 from . import calibrate
