@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from .console import write_results as write_results
     from .console import write_text as write_text
     from .options import AsJson as AsJson
-    from .options import Yes as Yes
     from .options import option as option
 else:
     __all__, __getattr__ = hand_out(
@@ -60,7 +59,7 @@ else:
             "commands": "LazyCommand",
             "console": "GOES_ON check_writable console explain_interrupt repeat_command "
             "replace_file results_alone write_page write_results write_text",
-            "options": "AsJson Yes option",
+            "options": "AsJson option",
             "quantities": "quantities",
         },
     )

@@ -27,7 +27,7 @@ def option(help: str, *names: str, **settings: Any) -> Any:
 
 
 AsJson = Annotated[bool, option("Print one JSON object.", "--json")]
-Yes = Annotated[bool, option("Do it without asking.", "--yes")]
+
 Socket = Annotated[str | None, option("Socket of the broker, instead of the usual one.")]
 DataPath = Annotated[
     str,
