@@ -52,14 +52,14 @@ those of `penstock.checkpoint` see `tests.virtual.checkpoint_cluster.DECIDING`."
 
 
 JOBS = {
-    "steps": ("plan", "Steps", "steps"),
-    "session": ("plan", "Session", "session"),
-    "cursor": ("plan", "Cursor", "cursor"),
-    "step_reader": ("loader", "StepReader", "reader"),
-    "ticket_router": ("loader", "TicketRouter", "router"),
+    "steps": ("plan", "steps", "Steps", "steps"),
+    "session": ("plan", "session", "Session", "session"),
+    "cursor": ("plan", "cursor", "Cursor", "cursor"),
+    "step_reader": ("loader", "step_reader", "StepReader", "reader"),
+    "ticket_router": ("loader", "step_reader", "TicketRouter", "router"),
 }
-"""Modules that decide what a rank of a job does, each with its folder, its class, and the name of
-the class in `JobParts`."""
+"""Classes that decide what a rank of a job does, each with its folder, its module, its name, and its
+name in `JobParts`."""
 
 
 class Mutation(NamedTuple):
@@ -93,7 +93,8 @@ class Mutation(NamedTuple):
         if self.module is None:
             return Path(cache_session.__file__)
         assert self.package.__file__ is not None
-        return Path(self.package.__file__).with_name(f"{self.module}.py")
+        module = JOBS[self.module][1] if self.module in JOBS else self.module
+        return Path(self.package.__file__).with_name(f"{module}.py")
 
 
 def read_mutations() -> list[Mutation]:
@@ -143,7 +144,7 @@ def make_sharing(mutation: Mutation) -> SharingParts:
 def make_parts(mutation: Mutation) -> JobParts:
     """Return the classes that a job drives, with the bug in one of them."""
     assert mutation.module is not None
-    folder, class_name, part = JOBS[mutation.module]
+    folder, _, class_name, part = JOBS[mutation.module]
     name = f"penstock.{folder}.{mutation.module}_with_a_bug"
     module = types.ModuleType(name)
     module.__package__ = f"penstock.{folder}"
