@@ -40,7 +40,7 @@ from penstock.dataset import Dataset
 from penstock.extent import Extents, Files
 from penstock.index import Field, Index, RowTable
 from penstock.order import Order, PackedOrder
-from penstock.order.packing import PackingRule, choose_window
+from penstock.order.packed_order import PackingRule, choose_window
 
 from .packing_balance import measure_balance
 from .packing_rivals import measure_rivals

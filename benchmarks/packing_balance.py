@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from penstock.extent import Int
 from penstock.order import Order, PackedOrder
-from penstock.order.packing import PackingRule, choose_window
+from penstock.order.packed_order import PackingRule, choose_window
 from penstock.plan import Steps
 from penstock.plan.balance import CostBalance, deal, level_costs
 from penstock.plan.sample_cost import cost_by_width

@@ -58,7 +58,7 @@ JOBS = {
     "step_reader": ("loader", "step_reader", "StepReader", "reader"),
     "ticket_router": ("loader", "step_reader", "TicketRouter", "router"),
 }
-"""Classes that decide what a rank of a job does, each with its folder, its module, its name, and its
+"""Classes that decide what a rank of a job does: folder, module, name of the class, and its
 name in `JobParts`."""
 
 

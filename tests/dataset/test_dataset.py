@@ -27,7 +27,7 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
-from penstock.index.freshness import list_index_paths
+from penstock.index.saved_index import list_index_paths
 from tests.slices import first
 
 LONG_AGO_NS = 10**18 + 1

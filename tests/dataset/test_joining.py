@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import limits
 from penstock.errors import DataError, LimitError, StateError, UsageError
-from penstock.order.packing import JoinedDocuments, count_joined_rows
+from penstock.order.packed_order import JoinedDocuments, count_joined_rows
 from tests.dataset.test_packing import Corpus, check_targets, draw_documents, walk, write_megatron
 
 

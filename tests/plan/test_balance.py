@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.errors import DataError, UsageError
 from penstock.extent import Int
 from penstock.order import Order
-from penstock.order.packing import RowOrdering, RowPieces
+from penstock.order.packed_order import RowOrdering, RowPieces
 from penstock.plan import Locality, Placement, Session, Steps
 from penstock.plan.assignment import expected_moves
 from penstock.plan.balance import CostBalance, _divide_bands, deal, level_costs

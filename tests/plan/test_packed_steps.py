@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.order import Order, PackedOrder
-from penstock.order.packing import PackingRule
+from penstock.order.packed_order import PackingRule
 from penstock.plan import Steps
 
 

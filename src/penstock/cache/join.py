@@ -22,7 +22,9 @@ from ..plan.assignment import Locality
 from ..plan.steps import Assignment
 from ..ranks.gather import exchange_values, find_gather, find_reachable_address, find_store
 from ..ranks.place import Place, find_reader
-from .agreement import (
+from .disk import DiskTier
+from .engine import CachedEngine
+from .host_agreement import (
     Cache,
     CacheAgreement,
     agree,
@@ -32,8 +34,6 @@ from .agreement import (
     introduce,
     locate_coordinates,
 )
-from .disk import DiskTier
-from .engine import CachedEngine
 from .key_index import Addressed
 from .peer import Peer
 from .replicas import Replicas

@@ -13,7 +13,7 @@ from ..dataset.sources import locate_data
 from ..engine.hub import pin_hub_urls
 from ..errors import UsageError
 from ..images.positions import describe_positions, find_positions
-from ..index.freshness import list_index_paths
+from ..index.saved_index import list_index_paths
 from . import console
 from .console import GOES_ON, explain_interrupt
 from .inspect import describe_index

@@ -17,8 +17,8 @@ from ..engine.store import Progress
 from ..errors import SidecarError
 from ..extent import Int
 from ..images.positions import check_positions
-from ..index.freshness import list_index_paths
 from ..index.layout import Chunked, Fixed, RowTable
+from ..index.saved_index import list_index_paths
 from ..index.table import Index
 from ..loader.auto_shuffle import choose_shuffle, describe_choice, record_choice
 from . import console

@@ -139,7 +139,7 @@ def open_data(path: str, options: FormatOptions, index: str = "auto") -> Dataset
 def _recall_options(path: str) -> FormatOptions:
     from ..dataset.sources import locate_data
     from ..engine.hub import pin_hub_urls
-    from ..index.freshness import list_index_paths
+    from ..index.saved_index import list_index_paths
     from ..index.table import Index
 
     place, store = locate_data(*pin_hub_urls([path]))

@@ -12,7 +12,7 @@ from ..arguments import check_fields, function, whole
 from ..errors import UsageError
 from ..order.buckets import BucketRule, SizeRule
 from ..order.order import Ordering
-from ..order.packing import PackedOrder, choose_window
+from ..order.packed_order import PackedOrder, choose_window
 from .dataset import Dataset
 from .lengths import build_unmeasured_error
 from .packing import refuse_steps

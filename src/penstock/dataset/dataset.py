@@ -26,7 +26,7 @@ from ..errors import LimitError, UsageError
 from ..extent import Int
 from ..index.concat import split_by_part
 from ..index.fields import SUMS_FIELD, Field
-from ..index.freshness import IndexRequest
+from ..index.saved_index import IndexRequest
 from ..index.sidecar import list_saved_paths, own_folder
 from ..index.table import Index
 from ..index.vocabulary import set_vocabulary

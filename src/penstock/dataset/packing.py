@@ -25,7 +25,7 @@ from ..index.fields import SUMS_FIELD
 from ..index.table import Index
 from ..order.keys import Words
 from ..order.order import Order
-from ..order.packing import (
+from ..order.packed_order import (
     JoinedDocuments,
     JoinedOrder,
     LongDocuments,
@@ -35,7 +35,7 @@ from ..order.packing import (
     choose_window,
     count_joined_rows,
 )
-from ..order.token_rows import PlacedPieces, ignored_label, lay_out_tokens, place_pieces
+from ..order.row_layout import PlacedPieces, ignored_label, lay_out_tokens, place_pieces
 from ..plan.batch_layout import FieldRows
 from ..plan.piece_source import check_tokens
 from ..plan.steps import StepPlan

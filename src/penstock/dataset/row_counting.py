@@ -23,7 +23,7 @@ import numpy as np
 from .. import limits
 from ..engine.threads import start_threads
 from ..order.keys import Words, hash_words
-from ..order.packing import PackedOrder
+from ..order.packed_order import PackedOrder
 from ..ranks.place import Place
 
 _prelude_bytes = 1024

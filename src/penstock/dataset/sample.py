@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..index.fields import Field
 from ..index.table import Index
-from ..order.random_numbers import rng
+from ..order.sample_seeds import rng
 from ..plan.steps import StepPlan
 from .fields import Ragged
 

@@ -18,8 +18,8 @@ from ..extent import Int
 from ..index.fields import SUMS_FIELD
 from ..index.formats.registry import FORMATS
 from ..index.formats.shards import Location
-from ..index.freshness import load_index
 from ..index.json_fields import JsonFields
+from ..index.saved_index import load_index
 from ..index.table import Index
 from ..index.vocabulary import set_vocabulary
 

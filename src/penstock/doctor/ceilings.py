@@ -28,8 +28,8 @@ from ..dataset.sample import Decode
 from ..engine.host import ProbeResult, measure_copying
 from ..engine.open import is_url, open_engine
 from ..engine.page_cache import drop_extents
-from ..engine.probe import compute_open_files_max
 from ..engine.protocol import ReadMethod
+from ..engine.read_method import compute_open_files_max
 from ..engine.store import build_storage_error
 from ..engine.threads import ThreadPool
 from ..errors import PenstockError, UsageError

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from .native import crc32c as crc32c
     from .open import open_engine as open_engine
     from .open import open_store as open_store
-    from .probe import compute_open_files_max as compute_open_files_max
     from .protocol import Completion as Completion
     from .protocol import Engine as Engine
     from .protocol import Failure as Failure
     from .protocol import ReadingEngine as ReadingEngine
+    from .read_method import compute_open_files_max as compute_open_files_max
     from .request_queue import AGING as AGING
     from .request_queue import Policy as Policy
     from .request_queue import Purpose as Purpose
@@ -51,7 +51,7 @@ else:
             "native": "Arena crc32c",
             "open": "open_engine open_store",
             "page_cache": "page_cache",
-            "probe": "compute_open_files_max",
+            "read_method": "compute_open_files_max",
             "protocol": "Completion Engine Failure ReadingEngine",
             "request_queue": "AGING Policy Purpose",
             "storage_queue": "StorageQueue",

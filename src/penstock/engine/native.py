@@ -13,8 +13,8 @@ from .. import _core
 from ..budget import Budget
 from ..errors import LimitError, UsageError
 from ..extent import Files, Int, Requests
-from .probe import Facts, choose_method, compute_open_files_max, survey_files
 from .protocol import Backend, Buffer, Completion, Failure, check_usable
+from .read_method import Facts, choose_method, compute_open_files_max, survey_files
 from .request_queue import AGING, PURPOSES, Aging, Purpose, check_purpose, make_tallies
 
 crc32c = _core.crc32c

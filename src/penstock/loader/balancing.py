@@ -21,7 +21,7 @@ from ..arguments import check_fields, flag, fraction, function
 from ..dataset.dataset import Dataset
 from ..errors import UsageError
 from ..order.order import Ordering
-from ..order.packing import RowOrdering
+from ..order.packed_order import RowOrdering
 from ..plan.assignment import Locality
 from ..plan.balance import CostBalance
 from ..plan.sample_cost import CostRule, cost_by_width
@@ -32,7 +32,7 @@ from ..ranks.gather import Gather, exchange_values, find_gather
 from ..ranks.place import Place, find_reader
 
 if TYPE_CHECKING:
-    from ..cache.agreement import Cache
+    from ..cache.host_agreement import Cache
 
 _width_default = 4096
 _probes = 4096

@@ -32,7 +32,7 @@ from ..errors import UsageError
 from ..index.layout import Chunked
 from ..meter import Counters, Meter
 from ..order.order import Ordering, Shuffle
-from ..order.packing import PackedOrder
+from ..order.packed_order import PackedOrder
 from ..order.quality import shuffle_quality
 from ..plan.batch_layout import PlanSource
 from ..plan.cache_blocks import measure_cache_blocks
@@ -56,7 +56,7 @@ from .sources import ArraySource, DecodeSource, Decoding
 from .step_reader import ReadResources, StepReader, Submit, TicketRouter, make_fork_error
 
 if TYPE_CHECKING:
-    from ..cache.agreement import Cache
+    from ..cache.host_agreement import Cache
     from ..cache.join import CacheMembership
 
 
@@ -151,7 +151,7 @@ class Loader:
         if collate is not None and decode is None:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
         if cache is not None:
-            from ..cache.agreement import Cache  # here: a loader without one does not load it
+            from ..cache.host_agreement import Cache  # here: a loader without one does not load it
 
             if not isinstance(cache, Cache):
                 raise UsageError(f"cache is {cache!r}: give a penstock.Cache")

@@ -19,7 +19,7 @@ from ..dataset.row_counting import EpochRows, RowTablePlace
 from ..dataset.weighing import WeightsOf
 from ..errors import StateError, UsageError
 from ..order.order import Order, Ordering
-from ..order.packing import PackedOrder, RowOrdering
+from ..order.packed_order import PackedOrder, RowOrdering
 from ..order.selection import Selection, find_base
 from ..plan.assignment import Locality
 from ..plan.cursor import Cursor, Identity
@@ -29,7 +29,7 @@ from ..ranks.gather import Gather
 from ..ranks.place import Place, detect, suspect_processes
 from .balancing import Balancing
 from .batch_tasks import BatchTask
-from .peer_check import PeerCheck
+from .equal_batches import PeerCheck
 from .reweighing import Reweighing, WeightsRecord
 
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from .mixture import Mixture as Mixture
     from .order import Order as Order
     from .order import Shuffle as Shuffle
-    from .packing import PackedOrder as PackedOrder
+    from .packed_order import PackedOrder as PackedOrder
     from .quality import label_mix as label_mix
     from .quality import shuffle_quality as shuffle_quality
-    from .random_numbers import rng as rng
+    from .sample_seeds import rng as rng
     from .selection import Selection as Selection
     from .shuffle_array import shuffle as shuffle
     from .weighted import WeightedOrder as WeightedOrder
@@ -33,9 +33,9 @@ else:
         {
             "mixture": "Mixture",
             "order": "Order Shuffle",
-            "packing": "PackedOrder",
+            "packed_order": "PackedOrder",
             "quality": "label_mix shuffle_quality",
-            "random_numbers": "rng",
+            "sample_seeds": "rng",
             "selection": "Selection",
             "shuffle_array": "shuffle",
             "weighted": "WeightedOrder",

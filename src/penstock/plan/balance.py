@@ -36,7 +36,7 @@ from .._core import deal_rows
 from ..errors import UsageError
 from ..extent import Int
 from ..order.order import Ordering
-from ..order.packing import RowOrdering
+from ..order.packed_order import RowOrdering
 from .assignment import Locality, assign_nodes
 from .batch_layout import Ids
 from .placement import Nodes

@@ -10,7 +10,7 @@ from ..errors import DataError
 from ..extent import Extents, Int
 from ..index.fields import Field
 from ..index.layout import Chunked, Layout
-from ..order.packing import RowPieces
+from ..order.packed_order import RowPieces
 from .batch_layout import Ids, StepSource
 
 

@@ -18,7 +18,7 @@ from .. import limits
 from ..errors import UsageError
 from ..extent import Int, Requests, cut, make_tuples, merge, separate
 from ..order.order import Marks, Ordering
-from ..order.packing import RowOrdering, RowPieces
+from ..order.packed_order import RowOrdering, RowPieces
 from ..order.row_counts import RowCounter
 from .assignment import Locality
 from .balance import CostBalance, check_balance

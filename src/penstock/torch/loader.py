@@ -81,7 +81,7 @@ from .worker_tasks import (
 )
 
 if TYPE_CHECKING:
-    from ..cache.agreement import Cache
+    from ..cache.host_agreement import Cache
 
 _frozen = (
     *("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"),

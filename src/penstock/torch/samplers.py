@@ -23,7 +23,7 @@ from ..plan.steps import Assignment
 from ..ranks.place import Place
 
 if TYPE_CHECKING:
-    from ..cache.agreement import Cache
+    from ..cache.host_agreement import Cache
 
 
 class EpochSampler(Sampler[int]):

@@ -21,7 +21,7 @@ from ..dataset.sample import Decode, can_take_views
 from ..loader.batch import Batch, BatchReader
 from ..loader.batch_tasks import BatchTask
 from ..loader.decode import RowDecode, takes_views
-from .sample_seeds import SampleSeeds, seed_all
+from .global_generators import SampleSeeds, seed_all
 from .tensors import Tensors, finish_batch
 
 
