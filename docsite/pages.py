@@ -23,7 +23,7 @@ CUT = {
     "README.md": {"Which loader when": "start/which-loader.md"},
     "ARCHITECTURE.md": {
         "": "internals/architecture.md",
-        "The folders": "internals/folders.md",
+        "Three houses": "internals/folders.md",
         "Folders that use the loader": "internals/folders-above.md",
         "Where do I find …": "internals/where-do-i-find.md",
         "Who keeps what": "internals/who-keeps-what.md",

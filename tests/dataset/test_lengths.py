@@ -178,7 +178,7 @@ def test_bad_lengths_and_selections_are_refused(tmp_path: Path) -> None:
         measure_lengths(texts, refuse_long)
     with pytest.raises(UsageError, match="is a selection or a mixture: measure the data"):
         measure_lengths(texts.select(range(3)), "bytes")
-    with pytest.raises(UsageError, match="decides how often samples come"):
+    with pytest.raises(UsageError, match="has weights, or is mixed or packed"):
         penstock.convert.convert(texts.weigh("bytes"), tmp_path / "out", to="tar")
 
 

@@ -151,7 +151,7 @@ def test_tokens_in_lines(tmp_path: Path, as_dtype: str | None) -> None:
     def count(sample: Any) -> int:
         return len(sample["ids"])
 
-    message = r"(line 3 |jsonl#2 ).*: field 'ids' has the token 5 at position 2, beyond "
+    message = r"(line 3|jsonl#2).*: field 'ids' has the token 5 at position 2, beyond "
     for act in (
         lambda: found[2],
         lambda: read_all(dataset),

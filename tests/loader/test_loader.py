@@ -415,6 +415,7 @@ def test_unreadable_file(tree: Path) -> None:
         done = python(f"""
             import os, penstock
             ds = penstock.open({str(copy)!r}, index="memory")
+            list(penstock.Loader(ds, 4))  # modules that the other user may not read
             os.setuid(65534)
             try:
                 list(penstock.Loader(ds, 4))

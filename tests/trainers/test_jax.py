@@ -283,7 +283,7 @@ def test_rows_that_are_not_those_of_the_samples(path: Path) -> None:
         return {"rows": np.stack([row["data"] for row in rows]), "sums": np.arange(3)}
 
     loader = penstock.jax.Loader(data, BATCH, decode=lambda sample: sample, collate=take_sums)
-    remedy = r"make one of each sample; where decode makes no dict, give drop_last=True"
+    remedy = "make one a sample"
     with pytest.raises(
         penstock.errors.UsageError, match=rf"batch\['sums'\] has 3 rows, not 16: {remedy}"
     ):

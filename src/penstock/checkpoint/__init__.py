@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from .flushing import Flush as Flush
     from .flushing import lay_out_pieces as lay_out_pieces
     from .folder_repository import Folder as Folder
+    from .interval import Costs as Costs
+    from .interval import Failures as Failures
+    from .interval import advise_interval as advise_interval
     from .loading import Checkpoint as Checkpoint
     from .loading import load as load
     from .manifest import Piece as Piece
@@ -40,6 +43,7 @@ else:
             "checkpoints": "Checkpoints",
             "flushing": "Flush lay_out_pieces",
             "folder_repository": "Folder",
+            "interval": "Costs Failures advise_interval",
             "loading": "Checkpoint load",
             "manifest": "Piece",
             "shards": "shards",

@@ -571,7 +571,7 @@ class Dataset:
         del values["__id__"], values["__epoch__"]  # the stream has them
         for part in self.index.fields:
             if part.shape == () and part.parser is None and part.name in values:
-                values[part.name] = np.asarray(values[part.name])
+                values[part.name] = np.asarray(values[part.name], part.dtype)
         return values if self.kind is None else self.kind.finish_sample(values)
 
     def compose_decode(self, decode: Decode | None) -> Decode | None:

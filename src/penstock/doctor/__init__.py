@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .doctor import Examination as Examination
     from .doctor import PlannedJob as PlannedJob
     from .doctor import examine as examine
+    from .doctor import examine_folder as examine_folder
     from .roofline import DataProfile as DataProfile
     from .roofline import Demand as Demand
     from .roofline import Resource as Resource
@@ -32,7 +33,7 @@ else:
     __all__, __getattr__ = hand_out(
         __name__,
         {
-            "doctor": "Examination PlannedJob examine",
+            "doctor": "Examination PlannedJob examine examine_folder",
             "roofline": "DataProfile Demand Resource RunCounts Supply computing_supply "
             "estimate_roofline judge_run staging_supply",
         },

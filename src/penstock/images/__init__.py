@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING
 from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
+    from .positions import find_positions as find_positions
+    from .transforms import IMAGENET_MEAN as IMAGENET_MEAN
+    from .transforms import IMAGENET_STD as IMAGENET_STD
     from .transforms import CenterCrop as CenterCrop
     from .transforms import Decode as Decode
     from .transforms import RandomResizedCrop as RandomResizedCrop
@@ -26,6 +29,7 @@ else:
     __all__, __getattr__ = hand_out(
         __name__,
         {
-            "transforms": "CenterCrop Decode RandomResizedCrop Resize",
+            "positions": "find_positions",
+            "transforms": "CenterCrop Decode IMAGENET_MEAN IMAGENET_STD RandomResizedCrop Resize",
         },
     )

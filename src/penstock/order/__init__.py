@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .selection import Selection as Selection
     from .shuffle_array import shuffle as shuffle
     from .weighted import WeightedOrder as WeightedOrder
+    from .weighted import WeightTable as WeightTable
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -38,6 +39,6 @@ else:
             "sample_seeds": "rng",
             "selection": "Selection",
             "shuffle_array": "shuffle",
-            "weighted": "WeightedOrder",
+            "weighted": "WeightTable WeightedOrder",
         },
     )

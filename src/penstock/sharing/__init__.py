@@ -23,7 +23,12 @@ from ..lazy_exports import hand_out
 if TYPE_CHECKING:
     from .allocation import Resources as Resources
     from .broker import Broker as Broker
+    from .client import watch_broker as watch_broker
+    from .connection import Address as Address
+    from .connection import read_key as read_key
+    from .federation import Upstream as Upstream
     from .leased_budget import LeasedBudget as LeasedBudget
+    from .ledger import Ledger as Ledger
     from .transfer_permit import TransferPermit as TransferPermit
     from .transfers import RULES as RULES
     from .transfers import Rule as Rule
@@ -35,7 +40,11 @@ else:
         {
             "allocation": "Resources",
             "broker": "Broker",
+            "client": "watch_broker",
+            "connection": "Address read_key",
+            "federation": "Upstream",
             "leased_budget": "LeasedBudget",
+            "ledger": "Ledger",
             "transfer_permit": "TransferPermit",
             "transfers": "RULES Rule Waiting grant",
         },

@@ -99,7 +99,6 @@ class JAXLoader:
             batch = dict(batch) | {"__valid__": np.arange(rows) < count - batch.repeats}
             batch |= {"__id__": ids} if fits else {}
         remedy = "make arrays of one shape in decode or collate, or leave it out there"
-        rows_remedy = "make one of each sample; where decode makes no dict, give drop_last=True"
 
         def make(path: Any, leaf: Any) -> Any:
             where = f"batch{jax.tree_util.keystr(path)}"
@@ -108,9 +107,8 @@ class JAXLoader:
                 kind = "rows of different lengths" if isinstance(leaf, Ragged) else array.dtype
                 raise UsageError(f"{where} has {kind}, and JAX no such arrays: {remedy}")
             if len(array) not in (count, rows):  # "__valid__" has all rows
-                raise UsageError(f"{where} has {len(array)} rows, not {count}: {rows_remedy}")
-            if len(array) < rows:  # the last step
-                array = array[np.arange(rows) % len(array)]
+                raise UsageError(f"{where} has {len(array)} rows, not {count}: make one a sample")
+            array = array[np.arange(rows) % len(array)] if len(array) < rows else array
             at, shape = self._sharding, (rows * shares, *array.shape[1:])
             if len(getattr(at, "spec", ())) > array.ndim:
                 at = NamedSharding(at.mesh, PartitionSpec(*at.spec[: array.ndim]))

@@ -99,7 +99,7 @@ def test_coco_selections_and_mixtures(coco: Path) -> None:
     assert none.ids(range(len(none))).tolist() == [1, 4]
     with pytest.raises(UsageError, match="no class 'dog'"):
         dataset.select(where="'dog' in labels")
-    with pytest.raises(UsageError, match="one number in the list"):
+    with pytest.raises(UsageError, match="asks for one number"):
         dataset.select(where="image_id in labels")
     with pytest.raises(UsageError, match="a list of each sample"):
         dataset.split({"a": 0.5, "b": 0.5}, by="labels")

@@ -141,7 +141,7 @@ def test_nested_fields_in_caches_mixtures_tensors_and_saved_indexes(tmp_path):
     wide = penstock.open(tmp_path / "a.arrow", as_dtype="int64")
     batch = next(iter(penstock.Loader(wide, 9, rank=0, world_size=1)))
     assert batch["chat.ids"].values.values.dtype == np.int64
-    with pytest.raises(penstock.errors.UsageError, match=r"'chat\.role' holds lists of texts"):
+    with pytest.raises(penstock.errors.UsageError, match=r"'chat\.role' is of nested lists"):
         penstock.convert.convert(one, tmp_path / "out", to="tar")
 
 
