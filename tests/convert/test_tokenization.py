@@ -585,11 +585,11 @@ def test_calls_that_cannot_be(documents: Path, bpe: Path, tmp_path: Path) -> Non
         ({"engine": "fast"}, "engine is 'fast'"),
         ({"workers": 0}, "workers is 0"),
         ({"verify": 3}, "verify is 3"),
-        ({"eos": "none"}, "eos is 'none', which is no token"),
+        ({"eos": "none"}, "eos is 'none': give a token"),
     ):
         with pytest.raises(UsageError, match=message):
             tokenize(**{**arguments, **change})
-    with pytest.raises(UsageError, match="is no field of text"):
+    with pytest.raises(UsageError, match="field is 'id': give a field of text"):
         tokenize(opened(documents, fields=["id", "text"]), tmp_path / "out", bpe, field="id")
     with pytest.raises(MissingError, match=r"there is no .*tokenizer\.json"):
         tokenize(source, tmp_path / "out", tmp_path / "folder")
