@@ -84,7 +84,7 @@ def compute_checksums(batch: Any, expected: int) -> list[int]:
 
 
 def compute_checksum(sample: Any) -> int:
-    """Compute the CRC-32 of one sample, which may have several fields."""
+    """Compute the CRC-32 of one sample, of one or several fields."""
     total = 0
     for part in sample if isinstance(sample, tuple) else (sample,):
         total = zlib.crc32(_as_bytes(part), total)

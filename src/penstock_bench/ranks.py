@@ -1,7 +1,7 @@
 """Ranks: the processes that emulate accelerators; their start, meeting points and end.
 
 `launch` gives the work to the ranks that mpiexec or torchrun started, or to processes that it forks
-itself: nothing needs MPI. On one host the ranks meet at a barrier in shared memory, which costs a
+itself: nothing needs MPI. On one host the ranks meet at a barrier in shared memory, within a
 microsecond; ranks on several hosts meet by messages to rank 0 if torchrun started them, and by MPI
 if mpiexec did. If a rank fails, the process that started the ranks ends the others.
 """

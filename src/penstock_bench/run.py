@@ -32,14 +32,14 @@ from .workload.distribution import Distribution
 from .workload.sections import DlioWorkload
 
 CONTROL_S = 20.0
-"""Longest computation of the control, which measures a run without reading."""
+"""Longest computation of the control: a run without reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchJob:
     """A run of one contender.
 
-    paths:   the files of "train" and, where it is evaluated, of "valid"; folders: where they lie.
+    paths:   the files of "train" and, where it is evaluated, of "valid"; folders: of these files.
     seed:    of the shuffle.
     limit:   steps of an epoch at most; None is no limit.
     truth:   if given, the checksums of all samples of a part, with which delivered samples are

@@ -45,7 +45,7 @@ class CheckpointContents:
         return sum(tensor.bytes for tensor in _find_longest(files))
 
     def turn_to(self, epoch: int, step: int) -> None:
-        """Change the tensors to those of this step."""
+        """Change the tensors to this step's."""
         mark = _draw_mark(self._seed, epoch, step)
         with np.errstate(over="ignore"):
             change = mark - self._mark

@@ -426,11 +426,11 @@ def run_checkpoints(
     """Run checkpoints alone: `num_checkpoints_write` are saved as steps 0, 1, ... of epoch 1,
     then `num_checkpoints_read` of these loaded, `time_between_checkpoints` apart.
 
-    compat: times are those of the first rank, sizes and pauses as in DLIO (its default of -1 is a
-            pause of 1 s); otherwise times are those of the slowest rank.
+    compat: times are the first rank's, sizes and pauses as in DLIO (its default of -1 is a
+            pause of 1 s); otherwise times are the slowest rank's.
 
     Returns, on every rank, {"checkpoints": what was done and how long each took, "dlio": DLIO's
-    metrics}; the other parameters and all errors are those of `WorkloadCheckpoints`.
+    metrics}; the other parameters and all errors are as in `WorkloadCheckpoints`.
     """
     checkpoints = WorkloadCheckpoints(workload, crew, writer=writer, scale=scale, verify=verify)
     settings = workload.checkpoint

@@ -3,7 +3,7 @@
 A model is divided among `tensor` x `pipeline` x `data` ranks; rank = (replica * pipeline + stage) *
 tensor + slice. Layer 0 is the embedding, layers 1 to L are the transformer's, L + 1 is the head
 and L + 2 the last norm. Of <d> = replica, <m> = stage * tensor + slice and <l> = layer come the
-names, which have no suffix: that is the writer's.
+names; the writer adds the suffix.
 
     zero_pp_rank_<d>_mp_rank_<m>_optim_states   by each rank; with ZeRO 0 by the first replica
     zero_pp_rank_<d>_mp_rank_<m>_model_states   likewise; of ZeRO 0 and 3
@@ -45,7 +45,7 @@ class Tensor:
 
 Bytes = npt.NDArray[np.uint8]
 State = Mapping[Tensor, Bytes]
-"""The tensors of a file, each with its elements as they lie in memory."""
+"""The tensors of a file, each with its elements as in memory."""
 
 
 @dataclass(frozen=True, slots=True)

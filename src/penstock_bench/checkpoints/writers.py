@@ -204,7 +204,7 @@ def open_new_file(path: str, fsync: bool) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def stage_name(path: str) -> Iterator[str]:
-    """A temporary path, which is renamed to `path` at the end and removed after an error."""
+    """A temporary path, renamed to `path` at the end and removed after an error."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.part")
     try:

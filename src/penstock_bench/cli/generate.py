@@ -51,12 +51,12 @@ def generate(
 ) -> None:
     """Write the data of a workload, or what is missing of it.
 
-    Sizes have exactly the mean and the deviation that the workload says; --sizes dlio gives those
-    of DLIO instead. The bytes are the same for one seed, however many threads and ranks write them:
+    Sizes have exactly the mean and the deviation that the workload says; --sizes dlio gives DLIO's
+    instead. The bytes are the same for one seed, however many threads and ranks write them:
     below mpiexec, srun or torchrun each rank writes its share. A run that was ended is gone on with
     by the same command.
 
-    contents: random bytes; compressible ones, which gzip halves; or field, smooth fields with noise
+    contents: random bytes; compressible ones that gzip halves; or field, smooth fields with noise
     that compress as data of simulations and detectors does.
 
     Examples:

@@ -116,8 +116,8 @@ def run(
     Utilisation is given as it is (raw), as it would be without reading (ceiling), and as their
     quotient (net). Files as DLIO writes them and record.json are in the folder of results.
 
-    Your own loader is any function in a module here that returns batches. It is given those of
-    path, batch_size, rank, world_size, seed and epochs that it takes.
+    Your own loader is any function in a module here that returns batches. It is given what it
+    takes by name: path, batch_size, rank, world_size, seed and epochs.
 
     Examples:
 

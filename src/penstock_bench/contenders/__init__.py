@@ -34,8 +34,8 @@ class Contender(Protocol):
     def settings(self) -> Mapping[str, Any]: ...
 
     def batches(self, epoch: int) -> Iterable[Any]:
-        """The batches of this rank in an epoch, which count from 0; of more than `task.steps` the
-        first are taken."""
+        """The batches of this rank in an epoch, from 0; of more than `task.steps` the first are
+        taken."""
         ...
 
     def close(self) -> None:

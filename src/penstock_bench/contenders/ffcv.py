@@ -1,4 +1,4 @@
-"""FFCV over data in its own format, which the files are converted to beforehand."""
+"""FFCV over data in its own format, converted from the files beforehand."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Penstock:
         return self._loader
 
     def _cut(self, sequence: list[int]) -> Iterator[Any]:
-        """Batches of the samples of files, those of each file in this sequence."""
+        """Batches of the samples of files, each file's in this sequence."""
         size = self._task.batch_size
         left: list[Any] = []
         payloads = Payloads(whole=True)
@@ -262,8 +262,8 @@ class PayloadLayout(NamedTuple):
 
 
 class Payloads:
-    """The arrays in batches of .npz or .npy files: views of their memory where they lie there
-    uncompressed. Those of one sample lose the axis that counts samples."""
+    """The arrays in batches of .npz or .npy files: views of their memory where they are
+    uncompressed. Arrays of one sample lose the axis that counts samples."""
 
     def __init__(self, whole: bool) -> None:
         self._whole = whole

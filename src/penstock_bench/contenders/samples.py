@@ -80,8 +80,8 @@ def flatten_sample(sample: Any) -> npt.NDArray[np.uint8]:
 class ByNumber:
     """Samples of all files by number, for loaders that ask for them one by one.
 
-    Files stay open for the next sample: of those that are read as a whole the last `whole_kept`.
-    May be sent to another process, which opens files of its own.
+    Files stay open for the next sample: of files read as a whole the last `whole_kept`.
+    May be sent to another process; files are opened again there.
     """
 
     def __init__(self, task: DeliveryTask, whole_kept: int = 1) -> None:
@@ -246,8 +246,8 @@ class _Indexed:
 
 
 def read_places(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Offsets and sizes of the samples of an indexed file. DLIO's offsets may start anew within a
-    file: then the samples lie back to back all the same."""
+    """Offsets and sizes of the samples of an indexed file. DLIO's offsets may start again at 0
+    within a file: its samples are back to back all the same."""
     size = np.fromfile(f"{path}.sz.idx", "<u8").astype(np.int64)
     offset = np.fromfile(f"{path}.off.idx", "<u8").astype(np.int64)
     if len(offset) != len(size):

@@ -45,7 +45,7 @@ class Spdl:
             yield from pipeline
 
     def _files(self, ids: list[int]) -> Iterator[list[int]]:
-        """The numbers of the samples of each file, which follow on each other."""
+        """The numbers of the consecutive samples of each file."""
         for _, run in itertools.groupby(ids, lambda number: number // self._task.per_file):
             yield list(run)
 

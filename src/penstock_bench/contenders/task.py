@@ -22,7 +22,7 @@ class DeliveryTask:
 
     part:    "train" or "valid".
     paths:   the files, in DLIO's order.
-    folder:  where they lie, with their sub-folders.
+    folder:  of the files, with their sub-folders.
     steps:   batches of an epoch of this rank.
     seed:    of the shuffle; drawn if the workload asks for "random".
     compat:  the order is DLIO's: a rank has the same stretch in each epoch, in ascending order.
@@ -104,7 +104,7 @@ class DeliveryTask:
         return Order(self.count, self.seed, epoch).samples(mine).astype(np.int64)
 
     def _by_files(self, epoch: int) -> npt.NDArray[np.int64]:
-        """All samples, files in the epoch's order, those of a file in an order of its own."""
+        """All samples, files in the epoch's order, each file's samples in another order."""
         files = np.arange(len(self.paths))
         if self.shuffle != "none":
             order = Order(len(self.paths), self.seed, epoch, purpose="shard")
@@ -120,7 +120,7 @@ class DeliveryTask:
         return order.samples(numbers.astype(np.uint64)).astype(np.int64)
 
     def stretch(self) -> DeliveryTask:
-        """In compat mode, the files that this rank's stretch lies in, as a task of one rank."""
+        """In compat mode, the files of this rank's stretch, as a task of one rank."""
         length = self.steps * self.batch_size
         first = self.rank * length // self.per_file
         last = -(-(self.rank + 1) * length // self.per_file)

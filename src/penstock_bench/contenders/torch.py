@@ -17,7 +17,7 @@ from .task import DeliveryTask
 
 class Batches:
     """The numbers of each batch of an epoch. If files are read as a whole, the files of the batches
-    w, w + workers, ..., which worker w gets, are in these batches alone."""
+    w, w + workers, ... of worker w are in these batches alone."""
 
     def __init__(self, task: DeliveryTask, workers: int) -> None:
         self._task = task
@@ -64,7 +64,7 @@ def _collate_tensors(rows: list[Any]) -> Any:
 
 
 class Torch:
-    """torch.utils.data.DataLoader: read_threads workers, which last for the run."""
+    """torch.utils.data.DataLoader: read_threads workers that last for the run."""
 
     def __init__(self, task: DeliveryTask) -> None:
         reader = task.workload.reader

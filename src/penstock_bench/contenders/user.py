@@ -17,8 +17,8 @@ from .task import DeliveryTask
 class User:
     """The loader that the user's `module:function` returns.
 
-    The function is given those of path, batch_size, rank, world_size, seed and epochs that it
-    takes, by name. If the loader (or its `sampler`) has set_epoch, that is called for each epoch;
+    The function is given what it takes by name: path, batch_size, rank, world_size, seed and
+    epochs. If the loader (or its `sampler`) has set_epoch, that is called for each epoch;
     if it can be iterated only once, the function is called again for the next epoch.
     """
 

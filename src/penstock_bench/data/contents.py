@@ -141,12 +141,12 @@ class SmoothField:
 
 
 _FIRST_TILE = 2
-"""Keys of tiles come after those of the parts of the data."""
+"""Keys of tiles come after the keys of the parts of the data."""
 
 
 def _make_tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any]) -> Tile:
-    """A potential with its mirror images and noise, in the range of its levels, which for the
-    first tile begins below 0 where the type can."""
+    """A potential with its mirror images and noise, in the range of its levels; the first tile's
+    starts below 0 where the type can."""
     tile = mirror(solve_potential(_draw_uniform(size, seed, key)))
     tile = (tile - tile.min()) / (tile.max() - tile.min())
     if dtype.kind == "b":
@@ -203,7 +203,7 @@ def solve_potential(currents: Grid) -> Grid:
 
 
 def mirror(grid: Grid) -> Grid:
-    """A grid and its mirror images, which fit together on all sides: the equation holds over the
+    """A grid and its mirror images, fitting together on all sides: the equation holds over the
     seams as well, since nothing flows there."""
     wide = np.concatenate([grid, grid[:, ::-1]], axis=1)
     return np.concatenate([wide, wide[::-1]], axis=0)

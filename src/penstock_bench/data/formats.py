@@ -136,7 +136,7 @@ def _create_dataset(file: Any, name: str, draft: Draft) -> Any:
 def _complete_sizes(
     given: tuple[int, ...], first: int, shape: tuple[int, ...], key: str
 ) -> tuple[int, ...]:
-    """Sizes of all dimensions, where those of a sample may be given alone."""
+    """Sizes of all dimensions, where a sample's may be given alone."""
     sizes = (first, *given) if len(given) == len(shape) - 1 else given
     if len(sizes) != len(shape) or (key == "max_shape" and any(map(int.__lt__, sizes, shape))):
         raise UsageError(
@@ -233,7 +233,7 @@ def _write_indexed(part: AtomicFile, draft: Draft) -> None:
 
 
 def _write_tar(part: AtomicFile, draft: Draft) -> None:
-    """Write a tar archive for WebDataset: members NUMBER.bin, which count over all files."""
+    """Write a tar archive for WebDataset: members NUMBER.bin, counted over all files."""
     first = draft.number * draft.count
     for number, record in enumerate(draft.records(), first):
         part.write(*encode_tar_member(f"{number:09d}", [("bin", record)]))
@@ -326,7 +326,7 @@ def _choose_type(column: Draft) -> Any:
 
 
 def _make_array(kind: Any, values: npt.NDArray[Any]) -> Any:
-    """Rows of values as they lie in memory."""
+    """Rows of values as in memory."""
     import pyarrow
 
     if pyarrow.types.is_binary(kind):

@@ -3,8 +3,8 @@ as DLIO draws them. Pure.
 
 Samples of one file have one shape, as in DLIO's files. The models give a set of sizes rather than
 draws: quantiles of a distribution, in an order that depends on the seed, so that 168 files have the
-mean and deviation asked for as well as a million. Shapes are nearly square and miss a size by a few
-elements, which shows in samples of less than some thousand of them alone.
+mean and deviation asked for as well as a million. Shapes are nearly square and miss a size by a
+few elements: visible only in samples of less than some thousand.
 
 normal:     a normal distribution, cut at a hundredth of the mean.
 lognormal:  no cut, a longer tail.
@@ -117,7 +117,7 @@ def _variation(values: Floats) -> float:
 
 
 def _normal(levels: Floats, cut: float) -> Floats:
-    """Quantiles of what lies above `cut` in a standard normal distribution, from 0 on."""
+    """Quantiles of the part above `cut` in a standard normal distribution, from 0 on."""
     special = _import_special()
     above: Floats = -special.ndtri((1 - levels) * special.ndtr(-cut)) - cut
     return above
@@ -164,7 +164,7 @@ def near_squares(sizes: Floats, tried: int = 16) -> Shapes:
 
 
 def _draw_as_dlio(data: DatasetSpec, part: str) -> Shapes:
-    """DLIO's draws: two sides of each file, those of "train" first; numpy's legacy generator."""
+    """DLIO's draws: two sides of each file, "train" first; numpy's legacy generator."""
     root = math.sqrt(data.record_length_bytes)
     count = data.num_files_train + data.num_files_eval
     generator: Any = np.random.RandomState(_DLIO_SEED)

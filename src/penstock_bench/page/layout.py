@@ -24,7 +24,7 @@ class Axis(NamedTuple):
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Pixel of a value; values outside the axis lie at its ends."""
+        """Pixel of a value; values outside the axis are at its ends."""
         low, high, value = map(self._to_linear, (self.low, self.high, value))
         share = min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.5
         return self.start + share * (self.end - self.start)
@@ -60,7 +60,7 @@ class Axis(NamedTuple):
 
 
 def keep_apart(values: Sequence[float], axis: Axis, least: float = 46.0) -> list[float]:
-    """Leave out values that lie less than `least` pixels behind the one kept before them."""
+    """Leave out values less than `least` pixels behind the one kept before them."""
     kept: list[float] = []
     for value in values:
         if not kept or axis.at(value) - axis.at(kept[-1]) >= least:
@@ -71,7 +71,7 @@ def keep_apart(values: Sequence[float], axis: Axis, least: float = 46.0) -> list
 def spread_labels(places: Sequence[float], least: float, low: float, high: float) -> list[float]:
     """Move ascending places as little as it takes to be `least` apart, between low and high.
 
-    Places that are too near each other become one block, which lies around their mean.
+    Places that are too near each other become one block around their mean.
     """
     blocks: list[list[float]] = []
 
@@ -112,7 +112,7 @@ def share_areas(
 def group_labels(bounds: Sequence[int], names: Sequence[str]) -> Iterator[tuple[float, str]]:
     """Names of neighbouring groups that do not touch on a narrow screen, each with its middle.
 
-    bounds: ends of the groups; middles are shares of the width, which ends with the last group.
+    bounds: ends of the groups; middles are shares of the width up to the end of the last group.
     """
     middles = [(start + end) / 2 for start, end in pairwise(bounds)]
     room = max((7.2 * len(name) + 12 for name in names), default=0.0)

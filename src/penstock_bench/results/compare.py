@@ -185,7 +185,7 @@ class Resampled:
 
     @cached_property
     def _strata(self) -> list[list[tuple[int, slice]]]:
-        """Pieces to draw from, as (epoch, steps); those of one list are drawn from each other."""
+        """Pieces to draw from, as (epoch, steps); pieces of one list are drawn from each other."""
         epochs = self.run.trained
         if len(epochs) >= _many_epochs:
             return [[(place, self.run.measured(epoch)) for place, epoch in enumerate(epochs)]]
@@ -218,7 +218,7 @@ class Resampled:
     @cached_property
     def _weights(self) -> Floats:
         """1 + RESAMPLES x pieces: each once; then how often it is drawn. One less than there are is
-        drawn, and all count for more, which keeps the variance of few pieces right (Rao and Wu)."""
+        drawn, and all count for more, to keep the variance of few pieces right (Rao and Wu)."""
         rng = np.random.Generator(np.random.Philox(key=[self.number, 0]))
         weights = []
         for pieces in self._strata:

@@ -25,7 +25,7 @@ S = 1e-9
 class Stamps:
     """One rank's times in one epoch; all arrays are int64 (steps,), in ns.
 
-    nominal:  time that each step's computation should take, which counts as useful.
+    nominal:  time that each step's computation should take: useful time.
     began, ended:  of the walk as a whole, on the same clock.
     """
 
@@ -243,7 +243,7 @@ def dlio_metric(
 
 
 def replace_nonfinite(values: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not have, by null."""
+    """Replace NaN and infinity by null, as JSON has neither."""
     if isinstance(values, Mapping):
         return {key: replace_nonfinite(value) for key, value in values.items()}
     if isinstance(values, (list, tuple)):

@@ -151,7 +151,7 @@ def rank_figures(
     job: BenchJob, walked: WalkedEpoch
 ) -> tuple[list[tuple[metrics.CheckpointBlock, float, float]], float, float]:
     """By DLIO's formulas, of one rank and epoch: each block with its utilisation and throughput;
-    and those of the epoch."""
+    then the epoch's two."""
     reader, output = job.workload.reader, job.workload.output
     ends = output.metric.exclude_start_steps, output.metric.exclude_end_steps
     blocks = metrics.blocks(walked.stamps)

@@ -1,9 +1,9 @@
 """Replay of a job's reads by penstock: their cost if penstock had known the sequence.
 
-The reads are those of the trace, in the order in which the job began them. They are asked for some
+The reads come from the trace, in the order in which the job started them. They are asked for some
 at a time and as far ahead as the budget allows, near neighbours merged, and many in flight. A
 thread of the job gets what it read when that has arrived, and works on it for as long as it did;
-opens, stats and closes, which penstock does not do for each read, are left out. The threads are
+opens, stats and closes are left out: penstock does none for each read. The threads are
 reckoned rather than run: their clocks go on by what they did, and wait for what has not arrived.
 """
 
@@ -40,7 +40,7 @@ class Merged:
     waited_s:  for data, of all threads together.
     reads, bytes:  that were asked for, and gave something in the job.
     runs:      reads that storage saw.
-    run_bytes: that storage was asked for, with what lies between merged reads.
+    run_bytes: that storage was asked for, with the gaps between merged reads.
     failed:    reads that did not arrive whole.
     how:       the backend, and how many threads it had.
     """

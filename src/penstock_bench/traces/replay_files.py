@@ -45,7 +45,7 @@ def map_paths(names: Sequence[str], roots: Sequence[tuple[str, str]]) -> list[st
 
 
 def place_below(names: Sequence[str], folder: str) -> list[str]:
-    """Each path, or URL, as one below a folder, which none leaves by "..": folders end in /."""
+    """Each path, or URL, as one below a folder; none leaves it by "..": folders end in /."""
     top = os.path.abspath(folder)
     return [
         top
@@ -100,8 +100,8 @@ def synthesize(
 ) -> int:
     """Make each wanted file that is not there yet, of its size; returns the bytes that were made.
 
-    They hold random bytes, which nothing compresses, the same each time; sparse: none at all, so
-    that reading them asks no device. UsageError for a file of another size, which is not ours.
+    They hold incompressible random bytes, the same each time; sparse: none at all, so
+    that reading them asks no device. UsageError for a file of another size: not ours.
     """
     numbers = np.flatnonzero(wanted).tolist()
     folders = {os.path.dirname(paths[number].rstrip("/")) for number in numbers}

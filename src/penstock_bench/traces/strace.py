@@ -65,7 +65,7 @@ class _Open:
 
 @dataclass(slots=True, eq=False)
 class _OpenFiles:
-    """Descriptors of a process, which its threads share. closing: on exec."""
+    """Descriptors of a process, shared by its threads. closing: on exec."""
 
     process: int
     files: dict[int, _Open] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Summary of a trace: bytes, repeated reads, sizes, rate over time, and order.
 
-Pure but for the trace, which is read once, block by block. Memory: what was read, as ranges that
+Pure but for the trace: read once, block by block. Memory: what was read, as ranges that
 do not touch; the reads that passes over the data are looked for in; a number for each file.
 """
 

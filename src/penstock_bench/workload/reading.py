@@ -219,8 +219,8 @@ _OTHER_NUMBER = re.compile(
 def _list_lines(yaml: Any, text: str, name: str) -> Iterator[tuple[str, str]]:
     """Yield each key, and the file and line at which it is written.
 
-    UsageError for a text that is no mapping, and for YAML that workloads do without: aliases, which
-    a small file can multiply without end, tags, deep nesting, and numbers that people read
+    UsageError for a text that is no mapping, and for YAML that workloads do without: aliases (a
+    small file can multiply them without end), tags, deep nesting, and numbers that people read
     differently from YAML 1.1.
     """
     events = yaml.parse(text, yaml.SafeLoader)

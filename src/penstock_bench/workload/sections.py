@@ -1,7 +1,7 @@
 """A workload as values: the sections of DLIO's YAML files, by DLIO's names, and what each may hold.
 Pure.
 
-Sizes are bytes, times are seconds, counts are those of one rank unless said. A rank is an emulated
+Sizes are bytes, times are seconds, counts are one rank's unless said. A rank is an emulated
 accelerator. Only `workload_file` reads files and overrides into these values; docs/bench.md
 explains keys.
 """
@@ -80,7 +80,7 @@ Limit = Annotated[
     BeforeValidator(lambda value: None if value == -1 else value),
     PlainSerializer(lambda value: -1 if value is None else value, when_used="json"),
 ]
-"""A limit, or None for no limit, which files write as -1."""
+"""A limit, or None for no limit (-1 in files)."""
 
 CheckpointCount = Annotated[NonNegative, BeforeValidator(lambda value: 0 if value == -1 else value)]
 Shuffle = Annotated[
@@ -177,7 +177,7 @@ SECRETS = frozenset({"access_key_id", "secret_access_key"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSpec(Section):
-    """The storage below which data_folder and checkpoint_folder lie. storage_library: the library
+    """The storage above data_folder and checkpoint_folder. storage_library: the library
     by which DLIO reads objects."""
 
     storage_type: Literal["local_fs", "s3", "aistore", "parallel_fs"] = "local_fs"
