@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock_bench.page import document
+from penstock_bench import page as pages
 
 
 def page_of(text: str) -> ElementTree.Element:
@@ -54,7 +54,7 @@ def values_of(tree: ElementTree.Element) -> dict[str, list[list[float]]]:
 
 def colours_of(scheme: str) -> dict[str, list[int]]:
     """The colours of the style sheet by name, on light or dark paper."""
-    sheet = (Path(document.__file__).parent / "templates" / "page.css").read_text()
+    sheet = (Path(pages.__file__).parent / "templates" / "page.css").read_text()
     block = sheet.split(":root")[["light", "dark"].index(scheme) + 1]
     found = re.findall(r"--(\w+): #(\w{6});", block)
     return {name: list(bytes.fromhex(value)) for name, value in found}

@@ -22,9 +22,9 @@ from penstock.errors import UsageError
 from penstock.index import sidecar
 from penstock.own_files import check_private_folder, open_own
 from penstock.sharing.broker import _lock_socket
-from penstock_bench.checkpoints.writers import open_new_file
+from penstock_bench.checkpoints.files import open_new_file
 from penstock_bench.results import outputs
-from penstock_bench.traces.replay_files import _make as synthesize
+from penstock_bench.traces.replay import _make_file as synthesize
 
 
 def convert(folder: Path, to: str) -> None:

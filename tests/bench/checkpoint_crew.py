@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from penstock_bench.checkpoints.files import NumpyWriter
 from penstock_bench.checkpoints.run import run_checkpoints
 from penstock_bench.checkpoints.shapes import State
-from penstock_bench.checkpoints.writers import NumpyWriter
 from penstock_bench.workload.sections import (
     CheckpointSpec,
     DlioWorkload,

@@ -34,10 +34,15 @@ from penstock.errors import (
     UsageError,
 )
 from penstock_bench.checkpoints import run as module
-from penstock_bench.checkpoints.contents import CheckpointContents, make_content
+from penstock_bench.checkpoints.files import (
+    CheckpointContents,
+    CheckpointWriter,
+    NumpyWriter,
+    make_content,
+    make_writer,
+)
 from penstock_bench.checkpoints.run import WorkloadCheckpoints, dlio_metrics, run_checkpoints
 from penstock_bench.checkpoints.shapes import DTYPE_BYTES, File, Tensor, Totals
-from penstock_bench.checkpoints.writers import CheckpointWriter, NumpyWriter, make_writer
 from penstock_bench.workload.sections import (
     CheckpointSpec,
     DlioWorkload,
@@ -199,7 +204,7 @@ def test_torch_reads_what_was_saved_as_its_own(tmp_path: Path) -> None:
 
 def test_a_writer_of_ones_own() -> None:
     """A writer is named as module:name; a name that is not there, or is no writer, is told."""
-    assert isinstance(make_writer("penstock_bench.checkpoints.writers:NumpyWriter"), NumpyWriter)
+    assert isinstance(make_writer("penstock_bench.checkpoints.files:NumpyWriter"), NumpyWriter)
     for name, said in (
         ("tensorflow", "there is no checkpoint writer 'tensorflow'"),
         ("no_such_module:Writer", "no_such_module"),

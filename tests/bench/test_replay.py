@@ -36,14 +36,9 @@ from penstock.engine.trace_file import (
     load,
 )
 from penstock.errors import FormatError, LimitError, MissingError, UsageError
+from penstock_bench.traces import logs as trace_logs
 from penstock_bench.traces import replay as replays
-from penstock_bench.traces import (
-    replay_engine,
-    replay_files,
-)
-from penstock_bench.traces import (
-    sources as trace_sources,
-)
+from penstock_bench.traces import replay_engine
 from penstock_bench.traces import (
     strace as trace_strace,
 )
@@ -131,8 +126,8 @@ def test_a_replay_does_exactly_what_was_recorded(tmp_path):
     if ran.returncode != 0 and not log.exists():
         pytest.skip("strace may not trace here")
     assert ran.returncode == 0
-    keep = trace_sources.filter_below([str(tmp_path / "data")])
-    seen = trace_sources.import_logs([str(log)], str(tmp_path / "seen.trace"), keep)
+    keep = trace_logs.filter_below([str(tmp_path / "data")])
+    seen = trace_logs.import_logs([str(log)], str(tmp_path / "seen.trace"), keep)
 
     # What one thread closes another may be reading: the last to let go of it closes it.
     def of(found: Trace, closes: bool) -> list[list[object]]:
@@ -370,19 +365,19 @@ def test_penstock_counts_what_fails(tmp_path):
 
 def test_paths_are_moved_by_the_longest_root():
     """At the ends of names only."""
-    roots = [replay_files.parse_root(text) for text in ("/d=/m", "/d/train/=/t", "s3://b=/o")]
+    roots = [replays.parse_root(text) for text in ("/d=/m", "/d/train/=/t", "s3://b=/o")]
     names = ["/d/x", "/d/train/x", "/d/trainer", "/dd/x", "/d", "s3://b/k"]
     moved = ["/m/x", "/t/x", "/m/trainer", "/dd/x", "/m", "/o/k"]
-    assert replay_files.map_paths(names, roots) == moved
+    assert replays.map_paths(names, roots) == moved
     for text in ("/d", "=/m", "/d="):
         with pytest.raises(UsageError, match="--root is"):
-            replay_files.parse_root(text)
+            replays.parse_root(text)
 
 
 @given(st.text("./ab:", max_size=12))
 def test_nothing_is_made_outside_its_folder(name):
     """Whatever a trace calls its files."""
-    (path,) = replay_files.place_below([name], "/safe/place")
+    (path,) = replays.place_below([name], "/safe/place")
     assert os.path.normpath(path).startswith("/safe/place")
     assert ".." not in path.split("/")
 
@@ -392,43 +387,43 @@ def test_files_are_made_once_and_nobody_elses_are_touched(tmp_path):
     paths = [f"{tmp_path}/{name}" for name in ("a/x", "a/y", "b/", "a", "absent")]
     sizes = np.array([100_000, 0, 0, 0, 5], np.int64)
     wanted = np.array([True, True, True, True, False])
-    assert replay_files.synthesize(paths, sizes, wanted) == 100_000
+    assert replays.synthesize(paths, sizes, wanted) == 100_000
     first = Path(paths[0]).read_bytes()
     assert len(first) == 100_000
     assert len(set(first)) == 256
     assert os.path.isdir(tmp_path / "b")
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
     before = os.stat(paths[0]).st_mtime_ns
-    assert replay_files.synthesize(paths, sizes, wanted) == 0
+    assert replays.synthesize(paths, sizes, wanted) == 0
     assert os.stat(paths[0]).st_mtime_ns == before
     sizes[0] += 1
     with pytest.raises(UsageError, match="no file of 100,001 bytes"):
-        replay_files.synthesize(paths, sizes, wanted)
+        replays.synthesize(paths, sizes, wanted)
     assert Path(paths[0]).read_bytes() == first
     sizes[0] = 1 << 60
-    (other,) = replay_files.place_below(["/x"], str(tmp_path / "other"))
+    (other,) = replays.place_below(["/x"], str(tmp_path / "other"))
     with pytest.raises(UsageError, match="have no room"):
-        replay_files.synthesize([other], sizes, wanted[:1])
+        replays.synthesize([other], sizes, wanted[:1])
     Path(tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot make"):
-        replay_files.synthesize([str(tmp_path / "file" / "x")], sizes, wanted[:1])
+        replays.synthesize([str(tmp_path / "file" / "x")], sizes, wanted[:1])
 
 
 def test_sparse_files_take_no_room(tmp_path):
     """And are not taken for full ones later."""
     path, sizes, wanted = str(tmp_path / "x"), np.array([1 << 30]), np.array([True])
-    replay_files.synthesize([path], sizes, wanted, sparse=True)
+    replays.synthesize([path], sizes, wanted, sparse=True)
     assert os.stat(path).st_size == 1 << 30
     assert os.stat(path).st_blocks == 0
     with pytest.raises(UsageError, match="was made sparse"):
-        replay_files.synthesize([path], sizes, wanted)
+        replays.synthesize([path], sizes, wanted)
 
 
 def test_files_are_warmed(tmp_path):
     """Warmed is what the kernel can place; a file that is not there is left to the replay."""
     paths = files_in(tmp_path / "data")
     page_cache.evict(paths)
-    replay_files.read_once([*paths, "/absent"])
+    replays.read_once([*paths, "/absent"])
     found = page_cache.measure_residency(paths)
     if found is None:
         pytest.skip("this file system does not tell what is in the page cache")
@@ -439,20 +434,20 @@ def test_only_files_that_are_there_are_opened(tmp_path):
     """Missing ones are counted; pipes, devices and objects refused."""
     trace = job(tmp_path / "job.trace", files_in(tmp_path / "data"))
     paths = names_of(trace)
-    found, read = replay_files.find_used(trace)
+    found, read = replays.find_used(trace)
     assert [bool(found[i]) for i, path in enumerate(paths)] == [
         not path.endswith("absent") for path in paths
     ]
-    replay_files.check(paths, read)
+    replays.check_files(paths, read)
     with pytest.raises(MissingError, match="3 of 3 files") as error:
-        replay_files.check([f"/gone{path}" for path in paths], read)
+        replays.check_files([f"/gone{path}" for path in paths], read)
     assert "--root" in str(error.value)
     os.unlink(paths[1])
     os.mkfifo(paths[1])
     with pytest.raises(UsageError, match="neither file nor folder"):
-        replay_files.check(paths, read)
+        replays.check_files(paths, read)
     with pytest.raises(UsageError, match="an object"):
-        replay_files.check(["s3://b/k"] * len(paths), read)
+        replays.check_files(["s3://b/k"] * len(paths), read)
 
 
 # -- the command line ------------------------------------------------------------------------------

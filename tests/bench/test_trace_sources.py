@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 
 from penstock.engine.trace_file import CLOSE, KINDS, MAP, OPEN, READ, Trace, TraceWriter, load
 from penstock.errors import FormatError, MissingError, PenstockError, UsageError
-from penstock_bench.traces import sources as trace_sources
+from penstock_bench.traces import logs as trace_logs
 from penstock_bench.traces import strace as trace_strace
-from penstock_bench.traces.tables import assign_lanes
+from penstock_bench.traces.logs import assign_lanes
 from tests.slices import thinned
 
 LOGS = Path(__file__).parent / "logs"
 ODD = 'odd "name>é.bin'
 
 
-def imported(path: Path, tmp_path: Path, keep: trace_sources.Keep = trace_sources.keep_everything):
+def imported(path: Path, tmp_path: Path, keep: trace_logs.Keep = trace_logs.keep_everything):
     """The trace of a log."""
-    return trace_sources.import_logs([str(path)], str(tmp_path / "imported.trace"), keep)
+    return trace_logs.import_logs([str(path)], str(tmp_path / "imported.trace"), keep)
 
 
 def told(trace: Trace) -> dict[tuple[int, int], list[tuple[str, str, int, int, int]]]:
@@ -100,14 +100,14 @@ def test_a_kept_log_without_paths(tmp_path):
 
 def test_only_what_is_wanted_is_kept(tmp_path):
     """Below a folder, whatever the rest does; the open of a file keeps its descriptors right."""
-    keep = trace_sources.filter_below([f"/job/data/{ODD}"])
+    keep = trace_logs.filter_below([f"/job/data/{ODD}"])
     trace = imported(LOGS / "job.strace", tmp_path, keep)
     assert [trace.names[i] for i in range(len(trace.names))] == [f"/job/data/{ODD}"]
     with pytest.raises(UsageError, match="--under"):
-        imported(LOGS / "job.strace", tmp_path, trace_sources.filter_below(["/job/dat"]))
-    assert trace_sources.is_job_data("/data/train/usr/x.jpg")
+        imported(LOGS / "job.strace", tmp_path, trace_logs.filter_below(["/job/dat"]))
+    assert trace_logs.is_job_data("/data/train/usr/x.jpg")
     for path in ("/usr/lib/x", "/proc/self/maps", "/a/lib/python3.11/os", "/x/y.py", "/x/lib.so.1"):
-        assert not trace_sources.is_job_data(path)
+        assert not trace_logs.is_job_data(path)
 
 
 def test_a_part_of_a_trace_is_a_trace(tmp_path):
@@ -115,7 +115,7 @@ def test_a_part_of_a_trace_is_a_trace(tmp_path):
     whole = imported(LOGS / "job.strace", tmp_path)
     path = tmp_path / "imported.trace"
     other = tmp_path / "other.trace"
-    trace_sources.import_logs([str(path), str(path)], str(other), trace_sources.keep_everything)
+    trace_logs.import_logs([str(path), str(path)], str(other), trace_logs.keep_everything)
     twice = load(str(other))
     assert len(twice.threads) == 2 * len(whole.threads)
     assert told(twice) == {thread: 2 * rows for thread, rows in told(whole).items()}
@@ -354,7 +354,7 @@ def test_a_job_is_traced_read_by_read(tmp_path):
     log = tmp_path / "job.log"
     command = [strace(), "-o", str(log), *trace_strace.FLAGS, sys.executable, "-c", READER]
     subprocess.run([*command, str(data), "5"], check=True)
-    trace = imported(log, tmp_path, trace_sources.filter_below([str(data)]))
+    trace = imported(log, tmp_path, trace_logs.filter_below([str(data)]))
     names = {str(data / f"{number}.bin"): number for number in range(3)}
     found = []
     for rows in told(trace).values():

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 import penstock_sim as sim
 from penstock.cli import app, quantities
 from penstock.errors import UsageError
-from penstock_bench.page import document, layout
+from penstock_bench import page as pages
+from penstock_bench.page import layout
 from penstock_sim import report, sweep
 from penstock_sim.fluid_model import TRAFFIC
 from penstock_sim.scenario import SOURCES, Result
@@ -180,7 +181,7 @@ def test_hostile_names_are_text(name):
 @given(name=st.text(st.characters(), max_size=30))
 def test_any_text_survives_as_text(name):
     """Text comes back as it was, but for characters that no page may hold."""
-    template = document.environment().from_string('<p title="{{ name }}">{{ name }}</p>')
+    template = pages.environment().from_string('<p title="{{ name }}">{{ name }}</p>')
     text = template.render(name=name)
     text.encode()
     back = ElementTree.fromstring(text).text or ""
@@ -251,11 +252,11 @@ def test_templates_are_loaded_with_the_first_page():
         "from penstock_bench.results import report\n"
         "from penstock_sim import report\n"
         "from penstock.errors import UsageError\n"
-        "from penstock_bench.page import document\n"
+        "from penstock_bench.page import render\n"
         "assert 'jinja2' not in sys.modules\n"
         "sys.modules['jinja2'] = None\n"
         "try:\n"
-        "    document.render('bench.html')\n"
+        "    render('bench.html')\n"
         "except UsageError as error:\n"
         "    print(error)\n"
     )

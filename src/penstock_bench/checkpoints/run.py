@@ -38,7 +38,7 @@ from penstock.errors import (
 from ..observe import read_io
 from ..ranks import Crew, gather_everywhere
 from ..workload.sections import CheckpointSpec, DlioWorkload
-from .contents import CheckpointContents, make_content
+from .files import CheckpointContents, CheckpointWriter, make_content, make_writer
 from .shapes import (
     Bytes,
     File,
@@ -49,7 +49,6 @@ from .shapes import (
     count_totals,
     list_files_by_rank,
 )
-from .writers import CheckpointWriter, make_writer
 
 GIB = 1 << 30
 

@@ -119,16 +119,16 @@ def _parse_speed(text: str) -> float | None:
 
 def _place_files(found: Trace, roots: list[str], synthesize: str | None, sparse: bool) -> list[str]:
     """Paths of the job's files here; MissingError unless all that it found are there."""
-    from ..traces import replay_files
+    from ..traces import replay as replays
 
     names = [found.names[number] for number in range(len(found.names))]
-    paths = replay_files.map_paths(names, [replay_files.parse_root(each) for each in roots])
-    wanted, read = replay_files.find_used(found)
+    paths = replays.map_paths(names, [replays.parse_root(each) for each in roots])
+    wanted, read = replays.find_used(found)
     if synthesize is not None:
-        paths = replay_files.place_below(paths, synthesize)
+        paths = replays.place_below(paths, synthesize)
         with console.show_progress(f"Making files in {synthesize}", "bytes") as progress:
-            replay_files.synthesize(paths, found.sizes, wanted, sparse=sparse, progress=progress)
-    replay_files.check(paths, read)
+            replays.synthesize(paths, found.sizes, wanted, sparse=sparse, progress=progress)
+    replays.check_files(paths, read)
     return paths
 
 
@@ -136,12 +136,12 @@ def prepare_page_cache(paths: list[str], cache: str) -> float:
     """Prepare the page cache as asked; return the cached share of the files, -1 if unknown."""
     from penstock.engine import page_cache
 
-    from ..traces import replay_files
+    from ..traces import replay as replays
 
     there = [path for path in paths if os.path.isfile(path)]  # the replay says which are not
     if cache == "warm":
         with console.show_progress("Reading files once") as progress:
-            replay_files.read_once(there, progress)
+            replays.read_once(there, progress)
     found = page_cache.evict(there) if cache == "cold" else page_cache.measure_residency(there)
     return -1.0 if found is None else found.fraction
 

@@ -183,14 +183,14 @@ def _import_trace(
 
     command:  the one that ran here just now, so that its files are as it saw them.
     """
-    from ..traces import sources as trace_sources
+    from ..traces import logs as trace_logs
 
     if under and everything:
         raise UsageError("--under and --all: give one of them")
-    keep = trace_sources.filter_below(under) if under else trace_sources.is_job_data
+    keep = trace_logs.filter_below(under) if under else trace_logs.is_job_data
     with console.show_progress(f"Reading {logs[0]}", "bytes") as progress:
-        return trace_sources.import_logs(
-            logs, str(output), trace_sources.keep_everything if everything else keep,
+        return trace_logs.import_logs(
+            logs, str(output), trace_logs.keep_everything if everything else keep,
             seen=progress, command=command,
         )  # fmt: skip
 

@@ -32,8 +32,7 @@ from penstock.engine import AtomicFile, crc32c, storage_errors
 from penstock.errors import UsageError
 from penstock.index import missing_library
 
-from .draft import Draft
-from .files import index_path
+from .files import Draft, index_path
 
 Writer = Callable[[AtomicFile, Draft], None]
 

@@ -30,8 +30,7 @@ from penstock.errors import LimitError, StorageError, UsageError
 
 from ..workload.sections import DatasetSpec, ParquetColumnSpec
 from .contents import SampleContents, make_contents
-from .draft import IMAGES, Draft
-from .files import PARTS, data_paths, folder_of, index_path
+from .files import IMAGES, PARTS, Draft, data_paths, folder_of, index_path
 from .formats import WRITERS, Writer
 from .sizes import Model, Shapes, shapes
 

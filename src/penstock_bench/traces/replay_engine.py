@@ -24,7 +24,7 @@ from penstock.engine import Arena, ReadingEngine, open_engine
 from penstock.engine.trace_file import READ, Operations, Trace
 from penstock.extent import Extents, FileIds, Int, Placed, merge, separate
 
-from .replay_files import Progress, ignore_progress, make_table
+from .replay import Progress, ignore_progress, make_table
 
 _window_reads = 4096
 _window_bytes = 4 << 20
