@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from penstock_bench.contenders import PACKAGES, converts, make
-from penstock_bench.contenders.task import DeliveryTask
+from penstock_bench.contenders.delivery import DeliveryTask
 from penstock_bench.ranks import Crew, launch
 from penstock_bench.results import metrics
 from penstock_bench.timed_steps import StepPace, sharpen_timers, walk

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock_bench.results.files import read_dlio
+from penstock_bench.results.dlio import read_dlio
 
 from . import __main__ as command
 from . import emulation

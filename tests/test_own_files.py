@@ -23,7 +23,7 @@ from penstock.index import sidecar
 from penstock.own_files import check_private_folder, open_own
 from penstock.sharing.broker import _lock_socket
 from penstock_bench.checkpoints.files import open_new_file
-from penstock_bench.results import outputs
+from penstock_bench.results import record
 from penstock_bench.traces.replay import _make_file as synthesize
 
 
@@ -61,8 +61,8 @@ WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "atomic": ("x", lambda folder: atomic(folder / "x")),
     "atomic, hidden": (".x.part", lambda folder: atomic(folder / "x")),
     "sidecar": ("x", lambda folder: sidecar.write_sidecar(str(folder / "x"), {}, {})),
-    "results": ("x", lambda folder: outputs.write_text(folder / "x", "new")),
-    "record": ("record.json", lambda folder: outputs.write_record(folder, {})),
+    "results": ("x", lambda folder: record.write_text(folder / "x", "new")),
+    "record": ("record.json", lambda folder: record.write_record(folder, {})),
     "command": ("x", lambda folder: write_text(folder / "x", "new")),
     "command, hidden": (f".x.{os.getpid()}", lambda folder: write_text(folder / "x", "new")),
     "replay": ("x.partial", lambda folder: synthesize(str(folder / "x"), 8, 1, False)),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .contenders import PACKAGES as PACKAGES
     from .data.generate import generate_data as generate_data
     from .ranks import launch as launch
-    from .results.files import read_record as read_record
+    from .results.dlio import read_record as read_record
     from .results.record import make_record as make_record
     from .results.record import make_run as make_run
     from .results.report import render_page as render_page
@@ -29,7 +29,7 @@ else:
             "contenders": "PACKAGES",
             "data.generate": "generate_data",
             "ranks": "launch",
-            "results.files": "read_record",
+            "results.dlio": "read_record",
             "results.record": "make_record make_run",
             "results.report": "render_page",
             "run": "BenchJob run_workload",

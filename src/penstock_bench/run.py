@@ -22,7 +22,7 @@ from penstock.engine.page_cache import measure_residency
 from penstock.errors import StorageError, UsageError
 
 from .contenders import Contender, DeliveryTask, convert, converts, make
-from .delivered import compute_checksums, count_batch
+from .contenders.delivery import compute_checksums, count_batch
 from .observe import ResourceUse, is_charged, measure_memory, measure_use
 from .ranks import Crew
 from .results import metrics

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock_bench.contenders.task import DeliveryTask
+from penstock_bench.contenders.delivery import DeliveryTask
 from penstock_bench.run import BenchJob
 from penstock_bench.workload.distribution import Distribution
 from penstock_bench.workload.sections import (

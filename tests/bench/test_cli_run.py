@@ -20,8 +20,8 @@ from penstock_bench.contenders import FORMATS, PACKAGES
 from penstock_bench.data.files import data_paths
 from penstock_bench.data.generate import generate_data
 from penstock_bench.ranks import launch
-from penstock_bench.results import outputs, record
-from penstock_bench.results.files import read_dlio
+from penstock_bench.results import dlio, record
+from penstock_bench.results.dlio import read_dlio
 from penstock_bench.run import run_workload as measured
 from penstock_bench.workload.distribution import Distribution
 from penstock_bench.workload.reading import as_dict, preset_names, read_workload
@@ -254,7 +254,7 @@ def test_results_of_every_bundled_workload_are_read_again(tmp_path, name):
     walks = launch(2, lambda crew: measured(given, crew))
     assert walks is not None
     values = record.make_run(given, walks)
-    outputs.write(tmp_path, given, walks, values, config=as_dict(found), overrides=[])
+    dlio.write(tmp_path, given, walks, values, config=as_dict(found), overrides=[])
     again = read_dlio(tmp_path)
     (imported,) = again["runs"]
     assert again["ranks"] == 2

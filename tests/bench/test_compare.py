@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from penstock.cli import app
 from penstock.errors import FormatError, MissingError
 from penstock_bench.results import compare, recorded
-from penstock_bench.results.files import read_record
+from penstock_bench.results.dlio import read_record
 from tests.bench import records as made
 
 

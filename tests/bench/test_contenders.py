@@ -16,11 +16,15 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock_bench.contenders import check, make
+from penstock_bench.contenders.delivery import (
+    DeliveryTask,
+    compute_checksum,
+    compute_checksums,
+    count_batch,
+)
 from penstock_bench.contenders.samples import open_samples
-from penstock_bench.contenders.task import DeliveryTask
 from penstock_bench.data.files import find_paths
 from penstock_bench.data.generate import generate_data
-from penstock_bench.delivered import compute_checksum, compute_checksums, count_batch
 from penstock_bench.observe import measure_use
 from penstock_bench.workload.distribution import Distribution
 from penstock_bench.workload.sections import DatasetSpec, DlioWorkload, Hdf5Layout

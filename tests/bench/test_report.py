@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import FormatError
-from penstock_bench.results import headline, recorded, report
+from penstock_bench.results import recorded, report
 from tests.bench import records as made
 from tests.browser import (
     Tags,
@@ -28,8 +28,8 @@ from tests.browser import (
 )
 
 
-def words_of(values: dict[str, Any]) -> headline.Headline:
-    return headline.conclude(recorded.records([values]))
+def words_of(values: dict[str, Any]) -> report.Headline:
+    return report.conclude(recorded.records([values]))
 
 
 def test_page_has_the_records_numbers():

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock_bench.ranks import launch
-from penstock_bench.results import outputs, record
+from penstock_bench.results import dlio, record
 from penstock_bench.run import BenchJob, Walks, run_workload
 from penstock_bench.workload.distribution import Distribution
 from penstock_bench.workload.sections import (
@@ -191,7 +191,7 @@ def test_bytes_are_those_that_were_delivered(tmp_path):
 
 def test_wrong_samples_are_found(tmp_path, monkeypatch):
     """--verify: what is delivered is what is on disk, or an error that says how much is not."""
-    from penstock_bench.delivered import compute_checksum
+    from penstock_bench.contenders.delivery import compute_checksum
     from tests.bench.small import content
 
     paths = write(tmp_path)
@@ -254,7 +254,7 @@ def written(folder: Path, given: BenchJob, ranks: int) -> dict:
     config = asdict(given.workload)
     config["storage"]["storage_options"] = {}
     config = json.loads(json.dumps(config, default=str))
-    outputs.write(folder, given, walks, found, config=config, overrides=["++workload.a.b=1"])
+    dlio.write(folder, given, walks, found, config=config, overrides=["++workload.a.b=1"])
     return found
 
 
@@ -350,7 +350,7 @@ def test_the_record_is_what_reports_read(tmp_path):
     about |= {"overrides": [], "compat": False, "seed": 5, "started": 0.0, "ended": 1.0}
     about |= {"ranks": 2, "hosts": 1, "runs": [found]}
     values = record.make_record(about, str(tmp_path), (0, 0, 0))
-    path = outputs.write_record(tmp_path / "out", values)
+    path = record.write_record(tmp_path / "out", values)
     again = strict(path)
     assert again["penstock_bench"] == 1
     assert again["machine"]["filesystem"] not in ("", "unknown")
@@ -371,7 +371,7 @@ def test_the_record_is_what_reports_read(tmp_path):
 def test_the_verdict_is_of_samples(tmp_path, monkeypatch, per_file):
     """Ceilings of what is read as one, be it a sample or a file of several, are of samples."""
     from penstock import limits
-    from penstock_bench.results.verdict import Verdicts
+    from penstock_bench.results.record import Verdicts
 
     for name in ("ceiling_s", "cold_s"):
         monkeypatch.setattr(limits, name, 0.01)

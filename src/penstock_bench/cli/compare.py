@@ -46,7 +46,7 @@ def compare(
     """
     from ..results import compare as comparing  # other commands start without it
     from ..results import recorded, report
-    from ..results.files import read_record
+    from ..results.dlio import read_record
 
     check_writable(html)
     values = [read_record(path) for path in results]
@@ -98,8 +98,7 @@ def _list_metrics(rows: Any) -> list[dict[str, Any]]:
 
 def _show_comparison(rows: Any, first: str, other: str, place: int) -> None:
     """Show one run against the first."""
-    from ..results.compare import judge_ratio
-    from ..results.headline import factor
+    from ..results.compare import factor, judge_ratio
 
     title = console.escape(f"{other} against {first}")
     numbers = [console.escape(first), console.escape(other), "ratio", "95 %"]

@@ -227,7 +227,7 @@ def _checksum_data(job: BenchJob) -> dict[str, frozenset[int]]:
     from penstock.engine import ThreadPool
 
     from ..contenders import open_samples
-    from ..delivered import compute_checksum
+    from ..contenders.delivery import compute_checksum
 
     data = job.workload.dataset
 
@@ -353,7 +353,7 @@ class _Results:
             return
         from penstock.cli import console
 
-        from ..results import outputs
+        from ..results import dlio
         from ..workload import as_dict
 
         job, walks = self._measured[0]
@@ -371,7 +371,7 @@ class _Results:
             name = self._name(number)
             folder = self._folder / name if len(self._measured) > 1 else self._folder
             with self._storing():
-                outputs.write(
+                dlio.write(
                     folder,
                     each,
                     found,
@@ -386,7 +386,7 @@ class _Results:
         """Add to each run the resource that binds it, if that can be measured."""
         from penstock.cli import console
 
-        from ..results.verdict import Verdicts
+        from ..results.record import Verdicts
 
         try:
             with console.show_progress("Measuring this machine", "measurements"):
@@ -403,8 +403,7 @@ class _Results:
         **found: Any,
     ) -> Path:
         """Write the record and the page. found: runs, compat, seed, ranks and hosts, to record."""
-        from ..results import outputs
-        from ..results.record import make_record
+        from ..results.record import make_record, write_record, write_text
         from ..results.report import render_page
         from ..workload import as_dict, hide_secrets
 
@@ -417,8 +416,8 @@ class _Results:
         }
         values = make_record(about | found, where, self._load)
         with self._storing():
-            path = outputs.write_record(self._folder, values)
-            outputs.write_text(path.with_name("report.html"), render_page([values]))
+            path = write_record(self._folder, values)
+            write_text(path.with_name("report.html"), render_page([values]))
         return path
 
     def _name(self, number: int) -> str:

@@ -9,16 +9,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Iterable, Mapping
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.arguments import check_choice
 from penstock.errors import UsageError
 from penstock.lazy_exports import hand_out
 
-from .task import DeliveryTask as DeliveryTask
-
 if TYPE_CHECKING:
+    from .delivery import DeliveryTask as DeliveryTask
     from .penstock import choose_decode as choose_decode
     from .penstock import open_task as open_task
     from .samples import open_samples as open_samples
@@ -56,6 +54,17 @@ PACKAGES = {
 """The contenders that need no code of the user's, and what has to be installed for each. "none"
 hands over the same batch again and again: reading switched off."""
 
+_CLASSES = {
+    "penstock": "penstock.Penstock",
+    "torch": "workers.Torch",
+    "grain": "threads.Grain",
+    "litdata": "converted.LitData",
+    "ffcv": "converted.Ffcv",
+    "webdataset": "workers.WebDataset",
+    "spdl": "threads.Spdl",
+    "none": "threads.Nothing",
+}
+
 FORMATS = {"webdataset": ("tar",)}
 """The formats of contenders that do not read them all."""
 
@@ -81,7 +90,7 @@ def make(name: str, task: DeliveryTask) -> Contender:
         from .user import User
 
         return User(name, task)
-    made: Contender = _module(name).make(task)
+    made: Contender = _load_class(name)(task)
     return made
 
 
@@ -92,11 +101,12 @@ def converts(name: str) -> bool:
 
 def convert(name: str, task: DeliveryTask) -> None:
     """Convert the data of a part into `task.place`, for a contender that needs it."""
-    _module(name).convert(task)
+    _load_class(name).convert(task)
 
 
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"{__name__}.{'nothing' if name == 'none' else name}")
+def _load_class(name: str) -> Any:
+    module, class_name = _CLASSES[name].split(".")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
 
 
 if not TYPE_CHECKING:
@@ -105,6 +115,6 @@ if not TYPE_CHECKING:
         {
             "penstock": "choose_decode open_task",
             "samples": "open_samples",
-            "task": "DeliveryTask",
+            "delivery": "DeliveryTask",
         },
     )

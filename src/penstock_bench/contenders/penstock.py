@@ -25,9 +25,8 @@ from penstock.index import Field, Index, RowTable
 from penstock.loader import Batch, Loader
 from penstock.order import Shuffle
 
-from ..delivered import LABELS
+from .delivery import LABELS, DeliveryTask
 from .samples import decode_image, emulate_cost, read_places, stack_samples
-from .task import DeliveryTask
 
 Bytes = npt.NDArray[np.uint8]
 Take = Callable[[dict[str, Any]], Any]
@@ -93,9 +92,6 @@ class Penstock:
         stats = self._loader.stats()
         self.settings |= {key: stats[key] for key in ("backend", "threads") if key in stats}
         self._loader.close()
-
-
-make = Penstock
 
 
 def open_task(task: DeliveryTask) -> Dataset:

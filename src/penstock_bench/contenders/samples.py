@@ -22,7 +22,7 @@ import numpy.typing as npt
 from penstock.errors import FormatError, UsageError
 
 from ..workload.sections import DatasetSpec, ReaderSpec
-from .task import WHOLE, DeliveryTask
+from .delivery import WHOLE, DeliveryTask
 
 _OPEN_FILES = 64
 """Files that stay open, of formats whose samples are read one by one."""

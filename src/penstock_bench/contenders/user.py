@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import UsageError
 
-from .task import DeliveryTask
+from .delivery import DeliveryTask
 
 
 class User:

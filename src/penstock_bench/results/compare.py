@@ -112,6 +112,20 @@ class Ratio(NamedTuple):
         return not self.low <= 1 <= self.high
 
 
+def interval(ratio: Ratio) -> str:
+    """A ratio with its interval, in as many digits as tell both apart."""
+    if ratio.low is None or ratio.high is None:
+        return f"{factor(ratio.value)} ×"
+    return f"{factor(ratio.value)} × ({factor(ratio.low)}–{factor(ratio.high)})"
+
+
+def factor(value: float) -> str:
+    """A ratio in three digits."""
+    return (
+        f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    )
+
+
 @dataclass(frozen=True)
 class MetricRow:
     """A metric of all runs, and of all but the first its ratio to the first's."""

@@ -1,21 +1,32 @@
-"""Measurements as plain values of record.json, from which reports are made."""
+"""Measurements as plain values of record.json, from which reports are made; and the verdict on a
+run: its figures beside measured ceilings of this machine and these files.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import platform
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.engine import find_mount, read_machine
+from penstock import doctor
+from penstock.engine import AtomicFile, find_mount, read_machine
 
-from ..run import BenchJob, WalkedEpoch, Walks
+from .. import contenders
 from . import metrics
 from .recorded import VERSION
+
+if TYPE_CHECKING:
+    from ..run import BenchJob, WalkedEpoch, Walks
+from dataclasses import replace
+
+# -- record.json -----------------------------------------------------------------------------------
+
 
 _PACKAGES = (
     "penstock",
@@ -186,6 +197,28 @@ def make_record(
     return strict
 
 
+def write_record(folder: Path, values: Mapping[str, Any]) -> Path:
+    """Write record.json; return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "record.json"
+    write_json(path, values)
+    return path
+
+
+def write_json(path: Path, values: Any) -> None:
+    write_text(
+        path, json.dumps(metrics.replace_nonfinite(values), indent=1, allow_nan=False) + "\n"
+    )
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by this text; if the name is a link, the link."""
+    with AtomicFile(str(path)) as file:
+        file.write(text.encode())
+        file.sync()
+        file.commit(durable=False)
+
+
 def format_iso(seconds: float) -> str:
     """A time with its zone."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat()
@@ -227,3 +260,74 @@ def list_versions() -> dict[str, str]:
 
         versions["penstock"] = __version__
     return versions
+
+
+# -- verdict ---------------------------------------------------------------------------------------
+
+
+class Verdicts:
+    """Judges runs of a workload; measuring takes 2 to 3 seconds, once.
+
+    Raises the error of a file that cannot be read.
+    """
+
+    def __init__(self, job: BenchJob, ranks: int) -> None:
+        task = contenders.DeliveryTask(
+            workload=job.workload, part="train", paths=job.paths["train"],
+            folder=job.folders["train"], seed=job.seed,
+        )  # fmt: skip
+        dataset = contenders.open_task(task)
+        examination = doctor.examine(
+            dataset, doctor.PlannedJob(decode=contenders.choose_decode(task))
+        )
+        per_unit = task.count / max(1, len(dataset))  # samples of what is read as one
+        self._job, self._samples = job, task.count
+        self._data = _describe_data(examination, task.per_file == 1)
+        self._supplies: dict[doctor.Resource, doctor.Supply] = {
+            resource: replace(supply, per_s=supply.per_s * per_unit)
+            if resource == "decode"
+            else supply
+            for resource, supply in examination.supplies.items()
+        }
+        self._demand = (examination.demand or doctor.Demand()).scaled(1 / per_unit)
+        step_s = job.workload.train.computation_time.mean
+        if step_s > 0:
+            self._supplies["compute"] = doctor.computing_supply(
+                step_s, job.workload.reader.batch_size, ranks
+            )
+
+    def of(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute the roofline of a run, as values for its record. Data that was cached before its
+        epochs is not read from storage, and the run's own figures count before later ceilings."""
+        supplies = dict(self._supplies)
+        epochs = [epoch for epoch in run["epochs"] if epoch["kind"] == "train"]
+        if run["staging_s"]:
+            supplies["staging"] = doctor.staging_supply(
+                self._samples, run["staging_s"], len(epochs)
+            )
+        cached = self._demand.cached(_cached_share(epochs))
+        samples = sum(epoch["samples"] for epoch in epochs)
+        if not (samples and run["samples_per_s"]):
+            return doctor.estimate_roofline(supplies, cached, data=self._data).as_json()
+        seconds = samples / run["samples_per_s"]
+        counted = doctor.RunCounts(
+            seconds=seconds,
+            samples=samples,
+            waited_s=seconds * min(1.0, max(0.0, run["decomposition"]["storage_wait"])),
+        )
+        return doctor.judge_run(counted, cached, supplies, data=self._data).as_json()
+
+
+def _describe_data(examination: doctor.Examination, own_files: bool) -> doctor.DataProfile:
+    index = None if examination.dataset is None else examination.dataset.index
+    total = 0 if index is None else index.total_bytes
+    return doctor.DataProfile(
+        total_bytes=total, memory_bytes=examination.machine.room_bytes, own_files=own_files
+    )
+
+
+def _cached_share(epochs: Sequence[Mapping[str, Any]]) -> float:
+    """The share of the data that was in the page cache when epochs began."""
+    known = [cached["cached_before"] for cached in epochs if cached["cached_before"]]
+    total = sum(cached["total_bytes"] for cached in known)
+    return sum(cached["cached_bytes"] for cached in known) / total if total else 0.0

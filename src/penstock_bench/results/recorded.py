@@ -35,6 +35,14 @@ class RecordedSave(NamedTuple):
     bytes: float | None
 
 
+class Limit(NamedTuple):
+    """Most that a resource allows, and how that was measured."""
+
+    resource: str
+    samples_per_s: float
+    how: str
+
+
 @dataclass(frozen=True)
 class RecordedRank:
     """Figures of one rank in an epoch; bytes as its process read them, and of the device."""
@@ -141,6 +149,24 @@ class RecordedRun:
     @property
     def checkpoints(self) -> tuple[RecordedSave, ...]:
         return tuple(saved for epoch in self.epochs for saved in epoch.checkpoints)
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """Advice of the run's roofline."""
+        lines = _list(_mapping(self.values, "roofline"), "advice")
+        return tuple(line for line in lines if isinstance(line, str))
+
+    @property
+    def limits(self) -> list[Limit]:
+        """Ceilings of the run's roofline: the one that binds, then the others from the lowest."""
+        roofline = _mapping(self.values, "roofline")
+        limits = [
+            Limit(str(ceiling.get("resource")), rate, str(ceiling.get("how") or ""))
+            for ceiling in _mappings(roofline, "ceilings")
+            if (rate := figure(ceiling, "samples_per_s")) is not None and rate > 0
+        ]
+        bound = roofline.get("bound")
+        return sorted(limits, key=lambda limit: (limit.resource != bound, limit.samples_per_s))
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from penstock.cli.quantities import duration, latency, number, percent, time_uni
 
 from ..page import bytes_size
 from . import compare
-from .headline import Limit, factor, interval
-from .recorded import Floats, RecordedEpoch, RecordedRun
+from .recorded import Floats, Limit, RecordedEpoch, RecordedRun
 
 KINDS = ("k-accent", "k-orange", "k-green", "k-purple", "k-amber", "k-sky", "k-grey", "k-ink")
 """Colours of runs, in their order."""
@@ -79,7 +78,7 @@ def ratio_note(row: compare.MetricRow, place: int) -> str:
     ratio = row.ratios[place]
     if ratio is None:
         return ""
-    said = interval(ratio).replace(" ", "\u00a0")  # lines break between the words after it
+    said = compare.interval(ratio).replace(" ", "\u00a0")  # lines break between the words after it
     return f"{said} {compare.judge_ratio(row, place)}".strip()
 
 
@@ -331,7 +330,7 @@ def limit_rows(limits: Sequence[Limit], measured: float | None) -> list[tuple[st
     rows = []
     for limit in limits:
         note = f"{number(limit.samples_per_s)} samples/s"
-        note += f", {factor(limit.samples_per_s / measured)} ×" if measured else ""
+        note += f", {compare.factor(limit.samples_per_s / measured)} ×" if measured else ""
         rows.append((limit.resource, limit.samples_per_s, note))
     return rows
 

@@ -1,4 +1,8 @@
-"""torch's DataLoader over a map dataset, as a competent user would write it."""
+"""Contenders that read in worker processes of torch: DataLoader over a map dataset, as a competent
+user would write it; and WebDataset, shards dealt to ranks and workers, samples mixed in a buffer.
+
+Each library is imported when its contender is used.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,11 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch.utils.data
 
-import torch
+from penstock.errors import UsageError
 
+from .delivery import DeliveryTask
 from .samples import ByNumber
-from .task import DeliveryTask
 
 
 class Batches:
@@ -51,6 +54,10 @@ class Batches:
 
 def _collate_tensors(rows: list[Any]) -> Any:
     """Arrays of one shape become a tensor, others stay a list."""
+    import torch.utils.data
+
+    import torch
+
     first = rows[0]
     if isinstance(first, tuple):
         return tuple(_collate_tensors(list(column)) for column in zip(*rows, strict=True))
@@ -67,6 +74,8 @@ class Torch:
     """torch.utils.data.DataLoader: read_threads workers that last for the run."""
 
     def __init__(self, task: DeliveryTask) -> None:
+        import torch.utils.data
+
         reader = task.workload.reader
         workers = reader.read_threads
         more: dict[str, Any] = {}
@@ -98,4 +107,50 @@ class Torch:
             iterator._shutdown_workers()
 
 
-make = Torch
+class WebDataset:
+    """WebDataset over tar archives, WebLoader: reader.read_threads workers. Its shuffle is
+    one of shards and of a buffer of reader.shuffle_size samples, not an exact one."""
+
+    def __init__(self, task: DeliveryTask) -> None:
+        reader = task.workload.reader
+        workers = reader.read_threads
+        self._task = task
+        self._mine = list(task.paths[task.rank :: task.ranks])
+        if len(self._mine) < max(1, workers):
+            raise UsageError(
+                f"--loader webdataset: rank {task.rank} has {len(self._mine)} shards for {workers} "
+                "workers, and a worker needs one: lower reader.read_threads, or make more files"
+            )
+        self._more: dict[str, Any] = {"num_workers": workers}
+        if workers:
+            self._more["prefetch_factor"] = -(-reader.prefetch_size // workers) or 2
+        self.settings = {**self._more, "shuffle": task.shuffle, "buffer": reader.shuffle_size}
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        import webdataset
+
+        task, reader = self._task, self._task.workload.reader
+        mixed = task.shuffle != "none"
+        seed = task.seed + task.order_epoch(epoch)
+        shards = webdataset.WebDataset(
+            self._mine,
+            shardshuffle=len(self._mine) if mixed else False,
+            nodesplitter=lambda urls: urls,
+            seed=seed,
+            empty_check=False,
+        ).repeat()
+        if mixed:
+            shards = shards.shuffle(reader.shuffle_size, seed=seed)
+        batched = shards.map(_join_payload).batched(
+            task.batch_size, collation_fn=None, partial=False
+        )
+        loader: Iterable[Any] = webdataset.WebLoader(batched, batch_size=None, **self._more)
+        return loader
+
+    def close(self) -> None:
+        pass
+
+
+def _join_payload(sample: dict[str, Any]) -> bytes:
+    """The bytes of a sample, without its name."""
+    return b"".join(value for key, value in sample.items() if not key.startswith("__"))
