@@ -169,7 +169,7 @@ class _TraceFile:
             span = self.spans[number]
             if (int(thread[0]), len(thread), start_ns[0] + began_ns, end_ns[-1]) != span:
                 raise ValueError(f"row group {number} differs from its statistics")
-            if int(rows.file.max()) >= len(self.files) or not _is_possible(rows):
+            if not np.all(_are_possible(rows, len(self.files))):
                 raise ValueError(f"row group {number} holds impossible operations")
             if np.any(end_ns[:-1] - began_ns > start_ns[1:]):
                 raise ValueError(f"operations of row group {number} overlap")
@@ -296,12 +296,11 @@ class _Pending:
         self.count = 0
         self.last_ns = 0
 
-    def follow(self, first_ns: int, last_ns: int, count: int) -> None:
-        """Note that operations follow; UsageError if they begin before the ones that are there."""
-        if first_ns < self.last_ns:
+    def follow(self, back_ns: int, last_ns: int, count: int) -> None:
+        """Note that operations follow; UsageError if one starts `back_ns` before the previous."""
+        if back_ns > 0:
             raise UsageError(
-                f"operations of a thread go back in time, by {self.last_ns - first_ns} ns: give"
-                " them in the order in which they began"
+                f"operations of a thread go back in time, by {back_ns} ns: give them in order"
             )
         self.last_ns = last_ns
         self.count += count
@@ -385,19 +384,13 @@ class TraceWriter:
         An operation that overlaps the next one of its thread is cut there. UsageError if it begins
         before the previous one, or has impossible values.
         """
-        kind, file, offset, length, result, start_ns, duration_ns = row
+        kind, file, offset, _, result, start_ns, _ = row
         with self._lock:
-            if not (
-                0 <= kind < len(KINDS)
-                and 0 <= file < len(self._sizes)
-                and 0 <= offset <= offset + length < _LATEST_NS
-                and result <= length
-                and 0 <= start_ns <= start_ns + duration_ns < _LATEST_NS
-            ):
+            if not _are_possible(row, len(self._sizes)):
                 values = dict(zip(Operations._fields, row, strict=True))
                 raise UsageError(f"an operation of a trace has impossible values: {values}")
             pending = self._pending[thread]
-            pending.follow(start_ns, start_ns, 1)
+            pending.follow(pending.last_ns - start_ns, start_ns, 1)
             pending.rows.append(row)
             if kind == READ and result > 0:
                 self._sizes[file] = max(self._sizes[file], offset + result)
@@ -410,12 +403,11 @@ class TraceWriter:
         if count == 0:
             return
         with self._lock:
-            if not _is_possible(added) or int(added.file.max()) >= len(self._sizes):
+            if not np.all(_are_possible(added, len(self._sizes))):
                 raise UsageError("operations of a trace have impossible values")
-            if count > 1 and int(np.diff(added.start_ns).min()) < 0:
-                raise UsageError("operations of a thread go back in time: give them in order")
             pending = self._pending[thread]
-            pending.follow(int(added.start_ns[0]), int(added.start_ns[-1]), count)
+            back_ns = -int(np.diff(added.start_ns, prepend=pending.last_ns).min())
+            pending.follow(back_ns, int(added.start_ns[-1]), count)
             pending.parts += [build_operations(pending.rows), added]
             pending.rows.clear()
             self._count(thread, count)
@@ -503,14 +495,22 @@ class TraceWriter:
         _add_sum(self._partial)
 
 
-def _is_possible(rows: Operations) -> bool:
-    """True if each of the operations is possible on its own."""
-    offset, length, start_ns, duration_ns = rows.offset, rows.length, *rows[5:]
-    return bool(
-        np.all(rows.kind < len(KINDS))
-        and np.all((offset >= 0) & (length >= 0) & (rows.result <= length))
-        and np.all((start_ns >= 0) & (duration_ns >= 0))
-        and np.all((offset < _LATEST_NS - length) & (start_ns < _LATEST_NS - duration_ns))
+def _are_possible(row: Sequence[Any], files: int) -> Any:
+    """True for each operation that is possible without its neighbours. row: the values of one
+    operation, or columns; files: number of files in the trace."""
+    kind, file, offset, length, result, start_ns, duration_ns = row
+    return (
+        (kind >= 0)
+        & (kind < len(KINDS))
+        & (file >= 0)
+        & (file < files)
+        & (offset >= 0)
+        & (length >= 0)
+        & (offset < _LATEST_NS - length)
+        & (result <= length)
+        & (start_ns >= 0)
+        & (duration_ns >= 0)
+        & (start_ns < _LATEST_NS - duration_ns)
     )
 
 
