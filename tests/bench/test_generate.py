@@ -28,11 +28,10 @@ from PIL import Image
 
 import penstock
 from penstock.errors import StorageError, UsageError
-from penstock_bench.data.contents import make_contents
 from penstock_bench.data.files import data_paths, find_paths
 from penstock_bench.data.formats import WRITERS
 from penstock_bench.data.generate import MANIFEST, Generated, generate_data
-from penstock_bench.data.sizes import shapes
+from penstock_bench.data.samples import make_contents, shapes
 from penstock_bench.workload.sections import (
     DatasetSpec,
     Hdf5Layout,

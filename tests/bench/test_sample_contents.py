@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock_bench.data.contents import BLOCK_BYTES, make_contents, mirror, solve_potential
+from penstock_bench.data.samples import BLOCK_BYTES, make_contents, mirror, solve_potential
 
 DTYPES = ("uint8", "int8", "int16", "uint32", "int64", "float16", "float32", "float64", "bool")
 RANDOM = make_contents("random", 1, "uint8")

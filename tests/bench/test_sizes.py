@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock_bench.cli.generate import read_sizes
-from penstock_bench.data.sizes import near_squares, shapes
+from penstock_bench.data.samples import near_squares, shapes
 from penstock_bench.workload.sections import DatasetSpec, Hdf5Layout
 
 UNET3D = DatasetSpec(

@@ -14,9 +14,8 @@ from penstock.cli import GOES_ON, console, explain_interrupt
 from penstock.errors import UsageError
 from penstock.ranks import detect
 
-from ..data.contents import KINDS
 from ..data.files import PARTS
-from ..data.sizes import MODELS
+from ..data.samples import KINDS, MODELS
 from .bench import complete_workload
 
 

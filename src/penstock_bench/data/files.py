@@ -18,7 +18,7 @@ from penstock.engine import AtomicFile
 from penstock.errors import MissingError, UsageError
 
 from ..workload.sections import DatasetSpec
-from .contents import Bytes, SampleContents
+from .samples import Bytes, SampleContents
 
 # -- names and places ------------------------------------------------------------------------------
 

@@ -29,10 +29,9 @@ from penstock.engine import AtomicFile, ThreadPool, storage_errors, sync_folder
 from penstock.errors import LimitError, StorageError, UsageError
 
 from ..workload.sections import DatasetSpec, ParquetColumnSpec
-from .contents import SampleContents, make_contents
 from .files import IMAGES, PARTS, Draft, data_paths, folder_of, index_path
 from .formats import WRITERS, Writer
-from .sizes import Model, Shapes, shapes
+from .samples import Model, SampleContents, Shapes, make_contents, shapes
 
 MANIFEST = ".penstock-generate.json"
 """In the data folder: DLIO looks at what is in the folders of parts, never there."""
@@ -145,7 +144,7 @@ def generate_data(
     Bytes and names depend on data, sizes, kind and seed alone. A run that was ended, even killed,
     is continued by the same call. Of several ranks each writes its share of the files.
 
-    sizes, kind:  see `penstock_bench.data.sizes` and `penstock_bench.data.contents`.
+    sizes, kind:  see `penstock_bench.data.samples`.
     root:         the workload's storage_root.
     barrier:      waits for all ranks. Without one, ranks wait for what rank 0 writes first.
     force:        removes the data files of anything else that is there.
