@@ -10,7 +10,8 @@ from typing import Any
 
 from docsite import ROOT
 
-PACKAGE = ROOT / "src" / "penstock"
+SOURCE = ROOT / "src"
+TRAINERS = SOURCE / "penstock" / "trainers"
 
 MODULES = {
     "penstock": "Open data, iterate over batches, resume: the names that most programs need.",
@@ -88,11 +89,11 @@ def describe_name(module: str, name: str) -> list[str]:
 
 
 @cache
-def load_source() -> Any:
-    """The package as griffe reads it: from the source, nothing imported."""
+def load_source(package: str) -> Any:
+    """A package as griffe reads it: from the source, nothing imported."""
     import griffe  # mkdocstrings brings it
 
-    return griffe.load("penstock", search_paths=[str(ROOT / "src")], allow_inspection=False)
+    return griffe.load(package, search_paths=[str(SOURCE)], allow_inspection=False)
 
 
 def definition(name: str) -> str | None:
@@ -100,7 +101,8 @@ def definition(name: str) -> str | None:
     from griffe import GriffeError
 
     try:
-        found = load_source()[name.removeprefix("penstock.")]
+        package, _, below = name.partition(".")
+        found = load_source(package)[below]
         while found.is_alias or (found.is_attribute and str(found.value or "").isidentifier()):
             if found.is_alias:
                 found = found.final_target
@@ -116,7 +118,7 @@ def definition(name: str) -> str | None:
 def source_name(module: str) -> str:
     """The name of the module where it lies: trainers are handed out from `penstock` itself."""
     last = module.removeprefix("penstock.")
-    return f"penstock.trainers.{last}" if (PACKAGE / "trainers" / f"{last}.py").exists() else module
+    return f"penstock.trainers.{last}" if (TRAINERS / f"{last}.py").exists() else module
 
 
 @cache
@@ -133,7 +135,7 @@ def public_names(module: str) -> list[str]:
 
 def find_source(module: str) -> Path:
     """The file of a module."""
-    path = PACKAGE.joinpath(*module.split(".")[1:])
+    path = SOURCE.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
@@ -163,7 +165,7 @@ def own_names(tree: ast.Module) -> list[str]:
 
 def is_module(module: str, name: str) -> bool:
     """True if a name is a submodule: it has a page, or is inside."""
-    path = PACKAGE.joinpath(*module.split(".")[1:])
-    if module == "penstock" and (PACKAGE / "trainers" / f"{name}.py").exists():
+    path = SOURCE.joinpath(*module.split("."))
+    if module == "penstock" and (TRAINERS / f"{name}.py").exists():
         return True
     return (path / name).is_dir() or (path / f"{name}.py").exists()

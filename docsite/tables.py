@@ -91,16 +91,12 @@ def write_errors() -> str:
 
 def write_messages() -> dict[str, str]:
     """The messages that a test holds, a page for each class, and the list of these pages."""
-    tree = ast.parse((ROOT / "tests" / "test_error_messages.py").read_text())
-    table = next(
-        node.value
-        for node in tree.body
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ERRORS"
-    )
+    text = (ROOT / "tests" / "error_messages.txt").read_text()
+    lines = [line for line in text.splitlines() if line and not line.startswith("# ")]
     rows = defaultdict(list)
-    for row in table.elts if isinstance(table, ast.List) else ():
-        call, kind, message = row.elts  # type: ignore[attr-defined]
-        rows[ast.unparse(kind)].append((ast.literal_eval(call), ast.literal_eval(message)))
+    for call, error in zip(lines[::2], lines[1::2], strict=True):
+        kind, _, message = error.partition(": ")
+        rows[kind].append((call.removeprefix(">>> "), message))
     pages, index = {}, ["# Messages of errors", ""]
     index += ["Each call below is made by a test, which compares the message. `{d}` and `d` are a"]
     index += ["folder of the test; `...` stands for words of a library.", ""]
