@@ -25,7 +25,7 @@ CHARGED = frozenset(
     | {"nfs", "nfs4"}
 )
 """File systems whose reads from the device, or the server, are charged to the process that asked
-for them. Others (FUSE, Lustre, CIFS) read in threads of their own: `read_bytes` of /proc/PID/io
+for them. Others (FUSE, Lustre, CIFS) read in other threads: `read_bytes` of /proc/PID/io
 says 0 there, or less than it was."""
 
 _tick_s = 1 / os.sysconf("SC_CLK_TCK")

@@ -30,7 +30,7 @@ from penstock.ranks import Place, detect
 T = TypeVar("T")
 
 _LINE = 8
-"""Words of 64 bits in a line of the processor's cache: each rank writes to a line of its own."""
+"""Words of 64 bits in a line of the processor's cache: each rank writes to another line."""
 
 _WATCHED, _YIELDED = 200, 1200
 """Looks at a late rank's word: first without a pause, then yielding the core, then asleep."""
@@ -106,7 +106,7 @@ def _do_work(work: Callable[[Crew], T], crew: Crew) -> T | None:
 
 
 class Barrier:
-    """A barrier in memory that processes share: each rank counts its rounds in a word of its own.
+    """A barrier in memory that processes share: each rank counts its rounds in another word.
 
     page:  at least `barrier_bytes(ranks)` of zeros.
     """

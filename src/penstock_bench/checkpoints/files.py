@@ -84,7 +84,7 @@ class CheckpointContents:
 def make_content(
     file: File, tensor: Tensor, epoch: int, step: int, seed: int, randomized: bool
 ) -> Bytes:
-    """Make one tensor anew, as `CheckpointContents` gives it."""
+    """Make one tensor again, as `CheckpointContents` gives it."""
     words = _make_ones(tensor)
     if randomized:
         words = _draw_words(seed, file, tensor)

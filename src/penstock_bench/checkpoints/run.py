@@ -208,7 +208,7 @@ class WorkloadCheckpoints:
         self._do_together(lambda: self._remove(folders))
 
     def require_room(self, count: int) -> None:
-        """Raise StorageError if the file system has no room for so many more checkpoints."""
+        """Raise StorageError if the file system has no room for `count` more checkpoints."""
 
         def made() -> list[int]:
             with storage_errors(self.root, "run it again"):

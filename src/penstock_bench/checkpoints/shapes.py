@@ -75,7 +75,7 @@ class Coordinates:
 
     @classmethod
     def of(cls, cut: Parallelism, mode: str, rank: int, ranks: int) -> Coordinates:
-        """The coordinates of one of `ranks` ranks. UsageError if so many cannot hold the model.
+        """The coordinates of one of `ranks` ranks. UsageError if they cannot hold the model.
 
         mode: "subset" has the first few ranks of a job that is `cut.data` times the model wide.
         """
@@ -191,7 +191,7 @@ def count_totals(
 def list_files_by_rank(
     model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: float = 1.0
 ) -> Iterator[tuple[File, ...]]:
-    """List the files of each rank. UsageError if so many ranks cannot hold the model."""
+    """List the files of each rank. UsageError if `ranks` ranks cannot hold the model."""
     for rank in range(ranks):
         at = Coordinates.of(model.parallelism, checkpoint.mode, rank, ranks)
         yield list_files(model, at, scale)

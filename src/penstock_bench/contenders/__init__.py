@@ -1,6 +1,6 @@
 """Contenders: the loaders under measurement, each behind one small protocol.
 
-A contender hands over real bytes in the form that its users get. It is made anew for each run, on
+A contender hands over real bytes in the form that its users get. One is made for each run, on
 each rank, and is told what to deliver by a `DeliveryTask`.
 """
 
@@ -95,7 +95,7 @@ def make(name: str, task: DeliveryTask) -> Contender:
 
 
 def converts(name: str) -> bool:
-    """True if a contender reads a format of its own, into which the data is converted first."""
+    """True if the data is converted to a contender's format first."""
     return name in ("litdata", "ffcv")
 
 

@@ -1,4 +1,4 @@
-"""Contenders that read data in formats of their own, converted from the files beforehand: FFCV and
+"""Contenders whose data is converted from the files to their formats beforehand: FFCV and
 Lightning's LitData.
 
 Each library is imported when its contender is used.

@@ -219,7 +219,7 @@ def compute_checksum(sample: Any) -> int:
 
 
 def _iterate_columns(batch: Any, count: int) -> Iterator[Any]:
-    """The fields of a batch, each of so many rows."""
+    """The fields of a batch, each of `count` rows."""
     if isinstance(batch, Mapping):
         for name, value in batch.items():
             if name not in LABELS:

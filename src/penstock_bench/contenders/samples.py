@@ -1,6 +1,6 @@
 """The samples of a data file, read as their format's own library does: what users write.
 
-For contenders that bring no reading of their own (torch's DataLoader, Grain, SPDL), and as the
+For contenders without reading (torch's DataLoader, Grain, SPDL), and as the
 truth that delivered samples are compared with.
 """
 

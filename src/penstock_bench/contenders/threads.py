@@ -31,7 +31,7 @@ class Nothing:
 
 
 class Grain:
-    """Google's Grain, MapDataset: reader.read_threads threads, each at a batch of its own."""
+    """Google's Grain, MapDataset: reader.read_threads threads, each at another batch."""
 
     def __init__(self, task: DeliveryTask) -> None:
         import grain.python as grain

@@ -175,7 +175,8 @@ class Draft:
             yield piece
 
     def groups(self, samples: int | None = None) -> Iterator[npt.NDArray[Any]]:
-        """The samples as arrays (samples, *shape), so many or some at once; valid until the next of
+        """The samples as arrays (samples, *shape), `samples` or some at once; valid until the next
+        of
         any column."""
         at_once = samples or max(1, _GROUP_BYTES // self.sample_bytes)
         room = min(self.count, at_once) * self.sample_bytes

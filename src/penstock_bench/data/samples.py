@@ -55,7 +55,7 @@ _LEAST = 0.01
 """The normal distribution is cut at this part of the mean."""
 
 _SOLVED = 10_000
-"""A model's parameter is solved for on so many quantiles; what is left is corrected by a line."""
+"""A model's parameter is solved for on this many quantiles; what is left is corrected by a line."""
 
 _DLIO_SEED = 10
 
@@ -157,7 +157,7 @@ def _empirical(known: Floats, count: int) -> Floats:
 
 
 def near_squares(sizes: Floats, tried: int = 16) -> Shapes:
-    """Rows and columns of nearly these products, the squarest of the best of so many shapes; none
+    """Rows and columns of nearly these products, the squarest of the best of `tried` shapes; none
     has more than about four times as many columns."""
     root = np.maximum(np.sqrt(sizes).astype(np.int64), 1)
     squares = np.zeros((len(sizes), 2), np.int64)
@@ -280,7 +280,7 @@ def _mask_bits(dtype: np.dtype[Any]) -> tuple[np.uint64, np.uint64]:
 
 
 class SmoothField:
-    """Smooth fields: two tiles, each at a place of its own for each sample, added up."""
+    """Smooth fields: two tiles, each at another place for each sample, added up."""
 
     def __init__(self, seed: int, dtype: np.dtype[Any]) -> None:
         self._seed = seed

@@ -1,6 +1,6 @@
 """Comparison of runs, metric by metric, with an interval for each ratio. Pure.
 
-Intervals are of 95 %, by bootstrap. With 20 epochs or more, whole epochs are drawn anew; with
+Intervals are of 95 %, by bootstrap. With 20 epochs or more, whole epochs are drawn again; with
 fewer, pieces of neighbouring steps, each epoch's own, so that a cold first epoch is no noise. They
 say how much these runs vary within themselves, and not how another run would: for that, repeat it.
 """
@@ -112,7 +112,7 @@ class Ratio(NamedTuple):
         return not self.low <= 1 <= self.high
 
 
-def interval(ratio: Ratio) -> str:
+def format_ratio(ratio: Ratio) -> str:
     """A ratio with its interval, in as many digits as tell both apart."""
     if ratio.low is None or ratio.high is None:
         return f"{factor(ratio.value)} ×"

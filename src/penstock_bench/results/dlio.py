@@ -24,7 +24,7 @@ import numpy.typing as npt
 from penstock.arguments import check_path
 from penstock.errors import FormatError, MissingError
 
-from .recorded import VERSION, check_record, figure, read_json
+from .recorded import VERSION, check_record, figure, list_at, mapping_at, read_json
 
 if TYPE_CHECKING:
     from ..run import BenchJob, WalkedEpoch, Walks
@@ -115,8 +115,7 @@ def _read_workload(folder: Path) -> tuple[dict[str, Any], list[str]]:
             return {}, [f"{path} was not read, for want of PyYAML: pip install pyyaml"]
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise FormatError(f"{path} is no YAML: {error}") from None
-        workload = values.get("workload") if isinstance(values, Mapping) else None
-        if isinstance(workload, Mapping):
+        if workload := mapping_at(values, "workload"):
             return dict(workload), []
     return {}, ["its configuration (.hydra/config.yaml) is not there"]
 
@@ -234,10 +233,8 @@ def _make_epochs(
 
 
 def _join_blocks(values: Any, name: str, kind: str) -> list[float]:
-    """The blocks of an epoch as one list; the evaluation is one of its own."""
-    lists = values.get(name) if isinstance(values, Mapping) else None
-    if not isinstance(lists, Mapping):
-        return []
+    """The blocks of an epoch as one list; the evaluation is another."""
+    lists = mapping_at(values, name)
     blocks = [value for value in lists if (value == "eval") == (kind == "eval")]
     blocks.sort(key=lambda block: (len(block), block))
     return [float(value) for block in blocks for value in lists[block]]
@@ -245,12 +242,9 @@ def _join_blocks(values: Any, name: str, kind: str) -> list[float]:
 
 def _sum_blocks_s(stamps: Any, number: str, kind: str) -> float | None:
     """Seconds in the blocks of an epoch, or in its evaluation."""
-    spans = stamps.get(number) if isinstance(stamps, Mapping) else None
-    if not isinstance(spans, Mapping):
-        return None
     named = [
         span
-        for name, span in spans.items()
+        for name, span in mapping_at(stamps, number).items()
         if isinstance(span, Mapping) and name.startswith("eval" if kind == "eval" else "block")
     ]
     try:
@@ -265,9 +259,8 @@ def _sum_blocks_s(stamps: Any, number: str, kind: str) -> float | None:
 
 def _read_checkpoints(stamps: Any, number: str) -> list[dict[str, Any]]:
     """Checkpoints saved in an epoch; DLIO notes GiB/s, from which the bytes follow."""
-    spans = stamps.get(number) if isinstance(stamps, Mapping) else None
     checkpoints = []
-    for name, span in spans.items() if isinstance(spans, Mapping) else ():
+    for name, span in mapping_at(stamps, number).items():
         if name.startswith("save_ckpt") and isinstance(span, Mapping):
             seconds, rate = figure(span, "duration"), figure(span, "throughput")
             known = seconds is not None and rate is not None
@@ -278,8 +271,8 @@ def _read_checkpoints(stamps: Any, number: str) -> list[dict[str, Any]]:
 
 def _first_host(summary: Mapping[str, Any], name: str) -> float | None:
     """The value of the first host."""
-    values = summary.get(name)
-    return figure({name: values[0]}, name) if isinstance(values, list) and values else None
+    values = list_at(summary, name)
+    return figure({name: values[0]}, name) if values else None
 
 
 def _bytes_of(gibibytes: float | None) -> int | None:

@@ -43,7 +43,7 @@ class Stamps:
 
 
 def measured_steps(steps: int, start: int, end: int) -> slice:
-    """The steps that are measured: all but so many at both ends; all, if none would be left."""
+    """The steps that are measured: all but some at both ends; all, if none would be left."""
     return slice(start, steps - end) if start + end < steps else slice(0, steps)
 
 

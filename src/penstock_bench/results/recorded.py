@@ -153,13 +153,13 @@ class RecordedRun:
     @property
     def advice(self) -> tuple[str, ...]:
         """Advice of the run's roofline."""
-        lines = _list(_mapping(self.values, "roofline"), "advice")
+        lines = list_at(mapping_at(self.values, "roofline"), "advice")
         return tuple(line for line in lines if isinstance(line, str))
 
     @property
     def limits(self) -> list[Limit]:
         """Ceilings of the run's roofline: the one that binds, then the others from the lowest."""
-        roofline = _mapping(self.values, "roofline")
+        roofline = mapping_at(self.values, "roofline")
         limits = [
             Limit(str(ceiling.get("resource")), rate, str(ceiling.get("how") or ""))
             for ceiling in _mappings(roofline, "ceilings")
@@ -179,12 +179,12 @@ class Record:
 
     @property
     def workload(self) -> Values:
-        return _mapping(self.values, "workload")
+        return mapping_at(self.values, "workload")
 
     @property
     def title(self) -> str:
         """The name of the workload."""
-        return str(_mapping(self.workload, "model").get("name") or "workload")
+        return str(mapping_at(self.workload, "model").get("name") or "workload")
 
     @property
     def asked(self) -> float | None:
@@ -289,8 +289,8 @@ def _make_epoch(values: Values, number: int) -> RecordedEpoch:
     ranks = list(_mappings(values, "ranks"))
     number = int(figure(values, "epoch") or number)
     names = ("wait_s", "compute_s", "computed_s", "barrier_s")
-    steps = max((len(_list(rank, name)) for rank in ranks for name in names), default=0)
-    times = {name: _pad([_list(rank, name) for rank in ranks], steps) for name in names}
+    steps = max((len(list_at(rank, name)) for rank in ranks for name in names), default=0)
+    times = {name: _pad([list_at(rank, name) for rank in ranks], steps) for name in names}
     saved = _mappings(values, "checkpoints")
     return RecordedEpoch(
         number=number,
@@ -304,8 +304,8 @@ def _make_epoch(values: Values, number: int) -> RecordedEpoch:
             RecordedSave(number, *(figure(each, name) for name in ("step", "seconds", "bytes")))
             for each in saved
         ),
-        cached_before=_cached_share(_mapping(values, "cached_before")),
-        cached_after=_cached_share(_mapping(values, "cached_after")),
+        cached_before=_cached_share(mapping_at(values, "cached_before")),
+        cached_after=_cached_share(mapping_at(values, "cached_after")),
     )
 
 
@@ -336,18 +336,20 @@ def _cached_share(cached: Values) -> float | None:
     return min(1.0, max(0.0, part / total)) if part is not None and total else None
 
 
-def _mapping(values: Values, key: str) -> Values:
-    inner = values.get(key)
+def mapping_at(values: Any, key: str) -> Values:
+    """The mapping at a key; an empty one if there is none."""
+    inner = values.get(key) if isinstance(values, Mapping) else None
     return inner if isinstance(inner, Mapping) else {}
 
 
-def _list(values: Values, key: str) -> list[Any]:
+def list_at(values: Values, key: str) -> list[Any]:
+    """The list at a key; an empty one if there is none."""
     inner = values.get(key)
     return inner if isinstance(inner, list) else []
 
 
 def _mappings(values: Values, key: str) -> Iterator[Values]:
-    return (item for item in _list(values, key) if isinstance(item, Mapping))
+    return (item for item in list_at(values, key) if isinstance(item, Mapping))
 
 
 def _sum(values: Iterator[float | None] | Any) -> float | None:

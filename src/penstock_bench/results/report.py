@@ -17,7 +17,7 @@ from penstock.cli.quantities import counted, number, percent, size
 from ..page import render
 from . import compare
 from . import sections as page_sections
-from .recorded import Record, RecordedRun, Values, figure, records
+from .recorded import Record, RecordedRun, Values, figure, list_at, mapping_at, records
 
 _secret = re.compile(r"key_id|secret|token|password|credential", re.IGNORECASE)
 _given_secret = re.compile(
@@ -97,19 +97,18 @@ def _describe(compared: Sequence[Record]) -> str:
         said.append(f"{counted(first.ranks, 'emulated accelerator')}")
     if (batch := figure(first.workload, "reader", "batch_size")) is not None:
         said.append(f"batches of {batch:,.0f}")
-    dataset = first.workload.get("dataset")
+    dataset = mapping_at(first.workload, "dataset")
     files = figure(dataset, "num_files_train")
     per_file = figure(dataset, "num_samples_per_file")
-    if files and per_file and isinstance(dataset, Mapping):
+    if files and per_file:
         samples, container = files * per_file, dataset.get("format")
         said.append(f"{samples:,.0f} samples in {files:,.0f} files, {container}")
     if length := figure(dataset, "record_length_bytes"):
         said.append(f"{size(length / 1e6)} a sample")
     if when := first.values.get("started"):
         said.append(str(when)[:16].replace("T", " "))
-    machine = first.values.get("machine")
-    if isinstance(machine, Mapping) and machine.get("host"):
-        said.append(f"on {machine['host']}")
+    if host := mapping_at(first.values, "machine").get("host"):
+        said.append(f"on {host}")
     if len(compared) > 1:
         said.append(f"and {counted(len(compared) - 1, 'more record')}")
     return ", ".join(said)
@@ -160,13 +159,12 @@ def _list_circumstances(record: Record) -> dict[str, str]:
     for key in ("started", "ended", "ranks", "hosts", "seed", "compat"):
         if (value := record.values.get(key)) is not None:
             said[key] = str(value)
-    machine, versions = record.values.get("machine"), record.values.get("versions")
-    for key, value in machine.items() if isinstance(machine, Mapping) else ():
+    for key, value in mapping_at(record.values, "machine").items():
         if value is not None:
             memory = key == "memory_bytes" and isinstance(value, int | float)
             said[key.removesuffix("_bytes")] = size(value / 1e6) if memory else str(value)
-    if isinstance(versions, Mapping):
-        said |= {key: str(value) for key, value in versions.items()}
+    versions = mapping_at(record.values, "versions")
+    said |= {key: str(value) for key, value in versions.items()}
     if overrides := record.values.get("overrides"):
         said["overrides"] = _withhold_secrets(" ".join(map(str, overrides)))
     return said
@@ -266,7 +264,7 @@ def _name_fastest(ranked: Sequence[RecordedRun]) -> Iterator[str]:
     )
     ratio = row.ratios[1]
     assert ratio is not None  # both rates are known
-    told = compare.interval(ratio)
+    told = compare.format_ratio(ratio)
     if ratio.clear is False:
         yield (
             f"{first.label} and {second.label} are equally fast within the noise: {rate} samples/s,"
@@ -335,8 +333,7 @@ def _state_checkpoints(run: RecordedRun) -> Iterator[str]:
 def _list_cautions(records: Sequence[Record]) -> Iterator[str]:
     alike: dict[str, list[str]] = {}
     for record in records:
-        notes = record.values.get("notes")
-        yield from map(str, notes) if isinstance(notes, list) else ()
+        yield from map(str, list_at(record.values, "notes"))
         yield from _check_load(record, len(records) > 1)
         for run in record.runs:
             if run.values.get("verified") is False:

@@ -78,7 +78,9 @@ def ratio_note(row: compare.MetricRow, place: int) -> str:
     ratio = row.ratios[place]
     if ratio is None:
         return ""
-    said = compare.interval(ratio).replace(" ", "\u00a0")  # lines break between the words after it
+    said = compare.format_ratio(ratio).replace(
+        " ", "\u00a0"
+    )  # lines break between the words after it
     return f"{said} {compare.judge_ratio(row, place)}".strip()
 
 

@@ -251,7 +251,7 @@ class StraceLog:
         return self._paths[path]
 
     def _file(self, call: _Call) -> _Open | None:
-        """The open file of a call's first argument, as far as it is one with a path."""
+        """The open file of a call's first argument, if it has a path."""
         match = _DESCRIPTOR.match(call.given)
         if match is None:
             return None

@@ -60,7 +60,7 @@ class Latencies:
         self._bins += other._bins
 
     def percentile_s(self, percent: float) -> float:
-        """Seconds that so many percent of the times do not exceed; 0 if there are none."""
+        """Seconds that this percentage of the times does not exceed; 0 if there are none."""
         if self.count == 0:
             return 0.0
         rank = max(1, math.ceil(self.count * percent / 100))
