@@ -134,7 +134,7 @@ def test_integers_of_any_library_are_taken(
             {"decode_threads": 10**6},
             "decode_threads is 1000000: use a whole number from 1 to 4,096",
         ),
-        ({"rank": np.array([3]), "world_size": 4}, "rank is array([3]) (from arguments): use an"),
+        ({"rank": np.array([3]), "world_size": 4}, "rank (from arguments) is array([3]): use a"),
     ],
 )
 def test_what_a_loader_says(data: Path, arguments: dict[str, Any], message: str) -> None:

@@ -70,7 +70,7 @@ def test_a_group_of_more_ranks_than_share_the_data() -> None:
     distributed = pytest.importorskip("torch.distributed")
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
-        with pytest.raises(UsageError, match=r"has 1 ranks, the loader 2 .*readers="):
+        with pytest.raises(UsageError, match=r"1 ranks in the group, not 2: .*readers="):
             find_gather(Place(0, 2, "arguments"), sys.modules, {})
     finally:
         distributed.destroy_process_group()
@@ -86,7 +86,7 @@ def test_a_group_of_more_ranks_than_share_the_data() -> None:
     ids=["too few", "too many", "another order"],
 )
 def test_a_gather_that_is_none(gather: Any) -> None:
-    with pytest.raises(UsageError, match="in order of rank"):
+    with pytest.raises(UsageError, match="all ranks' texts, by rank"):
         exchange_values(gather, Place(0, 2, "arguments"), lambda: {"rank": 0})
 
 
@@ -153,7 +153,7 @@ def test_nobody_speaks_for_another_rank(forged: int) -> None:
     """A text that was made with the secret, but by another rank, is refused."""
     for rank, found in enumerate(meet(["one"] * 3, -1, forged)):
         if rank != forged:
-            assert f"rank {forged}'s message fails authentication" in found
+            assert f"rank {forged} fails authentication" in found
 
 
 said = st.one_of(
@@ -176,7 +176,7 @@ def test_ranks_that_hold_the_same_texts_end_the_same_way(texts: list[Any], missi
         except UsageError as error:
             ends.append(str(error))
     if missing in range(world):
-        assert all(f"{world - 1} texts" in end for end in ends)
+        assert all("gather returned" in end for end in ends)
     else:
         assert all(end == ends[0] for end in ends)
         assert isinstance(ends[0], str) == any(text != '{"rank": 1}' for text in texts)
@@ -186,5 +186,5 @@ def test_ranks_that_hold_the_same_texts_end_the_same_way(texts: list[Any], missi
 
 
 def test_a_gather_that_returns_no_list() -> None:
-    with pytest.raises(UsageError, match="a list of texts"):
+    with pytest.raises(UsageError, match="all ranks' texts"):
         exchange_values(lambda text: text, Place(0, 2, "arguments"), dict)  # type: ignore[arg-type,return-value]

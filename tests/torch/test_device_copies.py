@@ -317,13 +317,13 @@ def test_step_loader(records: penstock.Dataset) -> None:
 
 @pytest.mark.parametrize("device", ["meta", "xpu", "gpu", "", True, 1.5, "mps"])
 def test_devices_that_are_refused(device: Any) -> None:
-    with pytest.raises(UsageError, match="use 'cuda', 'cuda:1' or 'cpu'") as refused:
+    with pytest.raises(UsageError, match="use 'cuda', 'cuda:1', 'cpu'") as refused:
         DataLoader(Numbers(4), device=device)
     assert repr(device) in str(refused.value)
 
 
 def test_devices_that_are_not_there() -> None:
-    with pytest.raises(UsageError, match=r"'cuda:99'.* finds \d+ CUDA devices: .* or use 'cpu'"):
+    with pytest.raises(UsageError, match=r"'cuda:99', of \d+ CUDA devices: use"):
         DataLoader(Numbers(4), device="cuda:99")
     loader = DataLoader(Numbers(4), device="cpu")
     assert loader.device == torch.device("cpu")
@@ -389,7 +389,7 @@ def test_batches_that_cannot_be_filled(records: penstock.Dataset) -> None:
     ragged = [penstock.Ragged(torch.arange(n), torch.tensor([0, 1, n])) for n in (3, 4)]
     with pytest.raises(UsageError, match=r"penstock\.pad"):
         fill_batch({"x": ragged[0]}, {"x": ragged[1]})
-    with pytest.raises(UsageError, match="return its tensors"):
+    with pytest.raises(UsageError, match="make dicts of tensors"):
         fill_batch({"x": np.zeros(2)}, {"x": DelayedTensor()})
     with torch.inference_mode():
         inferred = torch.zeros(2, 3)
@@ -501,7 +501,7 @@ def test_gpu_graph(records: penstock.Dataset) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = static["data"].double().sum(1) * static.valid
-        with pytest.raises(UsageError, match="captured"):
+        with pytest.raises(UsageError, match="captures no batches"):
             next(batches)
     plain = iter(DataLoader(records, **options))
     results, wanted = [], [next(plain)["data"].double().sum(1)]

@@ -118,12 +118,12 @@ def test_states_go_from_one_kind_to_the_other(kind: type[Any], rows: Any) -> Non
 def test_what_would_go_wrong_in_silence_is_refused(rows: Any) -> None:
     """Batches of other ranks, worker processes, copies and divided batches."""
     steps = make(StepLoader, rows, 0, 2)
-    with pytest.raises(UsageError, match=r"rank 0 of 2 .* rank 1 at step 0: .* dispatch_batches"):
+    with pytest.raises(UsageError, match=r"rank 0 of 2 .* rank 1's batch: .* dispatch_batches"):
         list(steps)  # nobody dealt
     with pytest.raises(UsageError, match="leave it out"):
         _ = steps.batch_sampler.batch_size % 2
     assert steps.batch_sampler.batch_size % 1 == 0
-    with pytest.raises(UsageError, match="is not sent to others"):
+    with pytest.raises(UsageError, match="is not sent to workers"):
         copy.deepcopy(steps)
     inside = torch.utils.data.DataLoader(
         make(StepLoader, rows).dataset,
@@ -131,7 +131,7 @@ def test_what_would_go_wrong_in_silence_is_refused(rows: Any) -> None:
         num_workers=1,
         multiprocessing_context="fork",
     )
-    with pytest.raises(UsageError, match="was put into worker processes"):
+    with pytest.raises(UsageError, match="a StepLoader runs in no worker"):
         list(inside)
 
 
@@ -143,7 +143,7 @@ def test_a_position_is_not_restored_and_skipped(rows: Any) -> None:
         next(batches)
     loaded = make(StepLoader, rows)
     loaded.load_state_dict(saved.state_dict())
-    with pytest.raises(UsageError, match="restored to step 3 of epoch 0, and step 6 .* not both"):
+    with pytest.raises(UsageError, match="step 3 of epoch 0 was restored, and step 6 .* not both"):
         next(iter(deal(loaded, 0, 1, 3)))
 
 

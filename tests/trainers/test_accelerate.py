@@ -198,7 +198,7 @@ def test_dealing_to_other_numbers_of_processes_is_refused(data: Path) -> None:
     Accelerator(cpu=True)
     loader = make_loader(StepLoader, data, place=penstock.Place(0, 1))
     dealt = prepare_data_loader(loader, num_processes=4, process_index=0)
-    with pytest.raises(UsageError, match="deals batches to 4 processes"):
+    with pytest.raises(UsageError, match="accelerate has 4 processes"):
         list(dealt)
     configuration = DataLoaderConfiguration(use_stateful_dataloader=True)
     with pytest.raises(UsageError, match="use_stateful_dataloader"):

@@ -168,7 +168,7 @@ def test_two_loaders_together(folder: Path, data: Path, expected: list[list[Numb
     saved = folder / "both.ckpt"
     assert fit(Killed(saved, 21), combine()) == both[:42]
     assert fit(Seen(), combine(), saved) == both[42:]
-    with pytest.raises(StateError, match="the same list or dict"):
+    with pytest.raises(StateError, match="the same loaders"):
         fit(Seen(), make("data", data), saved)
 
 
@@ -228,14 +228,14 @@ def test_overfitting_of_steps_is_refused(data: Path) -> None:
     """Lightning would put another order in place of theirs, and torch's sampler of theirs would
     tell it that there is nothing to put: each epoch had other batches."""
     loader = make_loader(StepLoader, data)
-    with pytest.raises(UsageError, match=r"give it penstock\.lightning\.Data"):
+    with pytest.raises(UsageError, match=r"Lightning a penstock\.lightning\.Data"):
         fit(Seen(), loader, overfit_batches=3)
     assert loader.counters().batches == 0
 
 
 def test_loaders_without_a_state_are_refused() -> None:
     plain = torch.utils.data.DataLoader([1, 2])  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"train\['a'\] is a DataLoader: give a penstock"):
+    with pytest.raises(UsageError, match=r"train\['a'\] was given a DataLoader: give"):
         penstock.lightning.Data({"a": plain})
 
 

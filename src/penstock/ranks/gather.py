@@ -53,16 +53,10 @@ def find_gather(
     store = find_store(modules)
     if store is not None:
         ranks = detect(None, None, {}, modules).world_size
-        if place.readers is None and ranks != place.world_size:
-            raise UsageError(
-                f"the process group has {ranks} ranks, the loader {place.world_size} "
-                f"({place.source}): name the ranks that iterate in Place(readers=...)"
-            )
-        readers = tuple(place.readers or range(ranks))
-        if readers[-1] >= ranks:
-            raise UsageError(
-                f"readers names rank {readers[-1]} of a process group of {ranks}: use its ranks"
-            )
+        readers = tuple(place.readers or range(place.world_size))
+        last = readers[-1]
+        if last >= ranks or (place.readers is None and last + 1 != ranks):
+            raise UsageError(f"{ranks} ranks in the group, not {last + 1}: give Place(readers=...)")
         return lambda text: _exchange_by_store(store, readers, reader.rank, text)
     mpi = modules.get("mpi4py.MPI")
     # Only where MPI started the process: elsewhere, starting MPI may end the process.
@@ -76,8 +70,7 @@ def find_gather(
     if started or by_srun or reader.source in ("Open MPI", "MPICH", "MVAPICH2"):
         return _find_mpi_gather(reader)
     raise UsageError(
-        f"{reader.world_size} ranks ({reader.source}) cannot exchange texts: initialise "
-        "torch.distributed first, use mpiexec and mpi4py, or give gather="
+        f"{reader.world_size} ranks cannot exchange texts: use torch.distributed or gather="
     )
 
 
@@ -139,8 +132,7 @@ def _exchange_by_store(store: Any, readers: Sequence[int], number: int, text: st
             ranks = [str(rank) for key, rank in keys.items() if not store.check([key])]
             absent = f"rank {', '.join(ranks)}" if ranks else absent
         raise UsageError(
-            f"rank {readers[number]} waited for {absent} in vain ({error}): iterate the loader "
-            "on all ranks, or leave ranks that read nothing out of Place(readers=...)"
+            f"rank {readers[number]} waited for {absent} in vain ({error}): give Place(readers=...)"
         ) from None
     # Whoever has sent this turn's text has received all of the turn before.
     with contextlib.suppress(RuntimeError, NotImplementedError):  # a key that stays is small
@@ -153,14 +145,10 @@ def _find_mpi_gather(place: Place) -> Gather:
         from mpi4py import MPI
     except ImportError as error:
         raise UsageError(
-            f"{place.world_size} ranks ({place.source}) need mpi4py ({error}): pip install mpi4py, "
-            "initialise torch.distributed, or give gather="
+            f"{place.world_size} ranks of MPI need mpi4py ({error}): install it"
         ) from None
-    if MPI.COMM_WORLD.Get_size() != place.world_size:
-        raise UsageError(
-            f"MPI has {MPI.COMM_WORLD.Get_size()} ranks, {place.source} {place.world_size}: use "
-            f"the mpiexec of mpi4py's MPI ({MPI.get_vendor()[0]}), or give gather="
-        )
+    if (found := MPI.COMM_WORLD.Get_size()) != place.world_size:
+        raise UsageError(f"MPI has {found} ranks, not {place.world_size}: use mpi4py's mpiexec")
     return _exchange_by_mpi
 
 
@@ -200,9 +188,7 @@ def find_reachable_address(environ: Mapping[str, str]) -> str:
     try:
         address = _find_address_towards(master)
     except OSError as error:
-        raise UsageError(
-            f"this host has no address towards {master!r} ({error}): give Cache(listen=...)"
-        ) from None
+        raise UsageError(f"no address towards {master!r} ({error}): set Cache(listen=)") from None
     if ipaddress.ip_address(address).is_loopback and master in (
         socket.gethostname(),
         socket.getfqdn(),
@@ -252,13 +238,9 @@ def read_texts(
     Raises UsageError if a rank failed, or a text is missing, foreign, or made with another secret.
     The result depends on the arguments alone: ranks with the same texts end alike.
     """
-    if not isinstance(texts, Sequence) or isinstance(texts, str | bytes):
-        raise UsageError(f"gather returned {texts!r:.100}: return a list of texts")
-    if len(texts) != place.world_size or texts[place.rank] != sent:
-        raise UsageError(
-            f"gather returned {len(texts)} texts on rank {place.rank} of {place.world_size}: "
-            "return the text of each rank, in order of rank"
-        )
+    is_list = isinstance(texts, Sequence)
+    if not is_list or len(texts) != place.world_size or texts[place.rank] != sent:
+        raise UsageError(f"gather returned {texts!r:.100}: return all ranks' texts, by rank")
     values = [_read_text(secret, place, *pair) for pair in enumerate(texts)]
     for rank, value in enumerate(values):
         if _ERROR in value:
@@ -274,10 +256,7 @@ def _read_text(secret: bytes, place: Place, rank: int, text: str) -> dict[str, A
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(unsigned)
     if not isinstance(value, dict):
-        raise UsageError(
-            f"gather returned {text!r:.100} for rank {rank}, sent by no rank: return the text of "
-            "each rank, in order of rank"
-        )
+        raise UsageError(f"gather returned {text!r:.100} for rank {rank}: return each rank's text")
     return value
 
 
@@ -294,8 +273,5 @@ def _verify(secret: bytes, place: Place, rank: int, signed: str) -> str:
     text = signed if signed.startswith("{") else signed[64:]
     wanted = _sign(secret, place, rank, text)
     if not hmac.compare_digest(wanted.encode(), signed.encode()):
-        raise UsageError(
-            f"rank {rank}'s message fails authentication: set the same PENSTOCK_SECRET on every "
-            "rank"
-        )
+        raise UsageError(f"rank {rank} fails authentication: set the same PENSTOCK_SECRET on all")
     return text

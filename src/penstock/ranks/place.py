@@ -11,12 +11,12 @@ mesh and a sharding are known by the module of their type.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from ..arguments import check_kind, check_whole
 from ..errors import UsageError
 
 _launchers = (
@@ -56,24 +56,17 @@ class Place:
     readers: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("rank", "world_size"):
-            object.__setattr__(self, name, _check_integer(name, getattr(self, name), self.source))
-        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
-            raise UsageError(
-                f"rank {self.rank} of world size {self.world_size} (from {self.source}) is not "
-                "possible: use a rank in 0..world_size-1"
-            )
+        size = check_whole(f"world_size (from {self.source})", self.world_size)
+        rank = check_whole(f"rank (from {self.source})", self.rank, 0, size - 1)
+        object.__setattr__(self, "world_size", size)
+        object.__setattr__(self, "rank", rank)
         if self.readers is None:
             return
-        if isinstance(self.readers, str) or not isinstance(self.readers, Iterable):
+        given: Any = check_kind("readers", self.readers, Iterable, "the ranks that read")  # type: ignore[type-abstract]
+        readers = {check_whole("a rank of readers", reader, 0) for reader in given}
+        if len(readers) < size:
             raise UsageError(
-                f"readers is {self.readers!r}: give the ranks of the processes that read"
-            )
-        readers = {_check_integer("readers", reader, self.source) for reader in self.readers}
-        if len(readers) < self.world_size or min(readers) < 0:
-            raise UsageError(
-                f"readers has {len(readers)} processes ({_abbreviate(sorted(readers))}) and there "
-                f"are {self.world_size} shares: name all processes that iterate, from 0 on"
+                f"readers has {len(readers)} ranks for {size} shares: name all of them"
             )
         object.__setattr__(self, "readers", tuple(sorted(readers)))
 
@@ -91,36 +84,24 @@ def choose_place(
 
     Raises UsageError if a mesh or a sharding does not say which share this process gets.
     """
+    is_mesh = hasattr(place, "mesh_dim_names")  # torch's
+    if data_axes is not None and not is_mesh:
+        raise UsageError(f"data_axes is {data_axes!r} and place no mesh: give a mesh, or no axes")
     if place is None:
-        if data_axes is not None:
-            raise UsageError(f"data_axes is {data_axes!r} and there is no mesh: give place= too")
         if rank is None and world_size is None:
             return None
         if rank is None or world_size is None:
-            raise UsageError(
-                f"rank={rank}, world_size={world_size}: give both or neither "
-                "(neither takes them from torch.distributed or the launcher)"
-            )
+            raise UsageError(f"rank={rank}, world_size={world_size}: give both or neither")
         return Place(rank, world_size)
     if rank is not None or world_size is not None:
         raise UsageError(f"place, rank={rank} and world_size={world_size} are given: use place=")
-    library = type(place).__module__.partition(".")[0]
-    if library == "torch" and hasattr(place, "mesh_dim_names"):
+    if is_mesh:
         return _place_in_mesh(place, data_axes)
-    if data_axes is not None:
-        raise UsageError(
-            f"data_axes is {data_axes!r} and place a {type(place).__name__}, without axes: leave "
-            "data_axes out"
-        )
     if isinstance(place, Place):
         return place
     if hasattr(place, "devices_indices_map"):
         return _place_in_sharding(place)
-    hint = " (of a jax Mesh: NamedSharding(mesh, PartitionSpec(axes)))" if library == "jax" else ""
-    raise UsageError(
-        f"place is a {type(place).__name__}: give a penstock.Place, a torch DeviceMesh or a "
-        f"jax.sharding.Sharding{hint}"
-    )
+    raise UsageError(f"place is a {type(place).__name__}: give a Place, DeviceMesh or jax Sharding")
 
 
 def detect(
@@ -156,10 +137,7 @@ def find_reader(place: Place, environ: Mapping[str, str], modules: Mapping[str, 
         return place
     process = detect(None, None, environ, modules)
     if process.rank not in place.readers:
-        raise UsageError(
-            f"rank {process.rank} ({process.source}) iterates a loader, and readers is "
-            f"{_abbreviate(place.readers)}: name all ranks that iterate in Place(readers=...)"
-        )
+        raise UsageError(f"readers {_abbreviate(place.readers)} lacks rank {process.rank}: name it")
     return Place(place.readers.index(process.rank), len(place.readers), process.source)
 
 
@@ -180,16 +158,11 @@ def _place_in_mesh(mesh: Any, data_axes: str | Iterable[str] | None) -> Place:
     """Return the place in a torch DeviceMesh: coordinates of its data axes, in its order."""
     names, shape = mesh.mesh_dim_names, tuple(mesh.shape)
     if not names:
-        raise UsageError(
-            f"the mesh of shape {shape} has axes without names: make it with mesh_dim_names="
-        )
+        raise UsageError(f"the mesh of shape {shape} has no names: make it with mesh_dim_names=")
     axes = _choose_axes(names, data_axes)
     coordinate = mesh.get_coordinate()
     if coordinate is None:
-        raise UsageError(
-            f"this process is outside the mesh of {_describe_axes(names, shape)}: give a mesh "
-            "with this process"
-        )
+        raise UsageError(f"this process is outside {mesh}: give a mesh with this process")
     sizes = [size if name in axes else 1 for name, size in zip(names, shape, strict=True)]
     rank = 0
     for number, size in zip(coordinate, sizes, strict=True):
@@ -207,22 +180,10 @@ def _choose_axes(names: Sequence[str], data_axes: str | Iterable[str] | None) ->
         if unknown:
             raise UsageError(f"data_axes names {unknown[0]!r}, and {has}: name some of these")
         return tuple(name for name in names if name in wanted)
-    if "fsdp" in names:
-        raise UsageError(
-            f"{has}; fsdp may include context parallelism, whose ranks share samples: name the "
-            "axes that split the batch in data_axes="
-        )
     axes = tuple(name for name in names if name in _data_axes)
-    if not axes:
-        raise UsageError(
-            f"{has}, none of {', '.join(_data_axes)}: name those that split the batch in "
-            "data_axes=, () for none"
-        )
+    if "fsdp" in names or not axes:  # fsdp may include context parallelism: its ranks share samples
+        raise UsageError(f"{has}: name those that split the batch in data_axes=, () for none")
     return axes
-
-
-def _describe_axes(names: Sequence[str], shape: Sequence[int]) -> str:
-    return " x ".join(f"{name} {size}" for name, size in zip(names, shape, strict=True))
 
 
 # -- shardings -------------------------------------------------------------------------------------
@@ -239,23 +200,15 @@ def _place_in_sharding(sharding: Any) -> Place:
     rows = _find_rows(sharding, len(sharding.device_set))
     processes = {device.process_index for device in sharding.addressable_devices}
     if not processes:
-        raise UsageError(
-            f"no device of this process is in {sharding}: iterate loaders on the processes "
-            f"{_abbreviate(sorted(rows))}"
-        )
+        raise UsageError(f"no device of this process is in {sharding}: iterate on others")
     shares = sorted(set(rows.values()))
     intervals = sorted(interval for share in shares for interval in share)
     sizes = {sum(end - start for start, end in share) for share in shares}
     overlaps = any(end > start for (_, end), (start, _) in pairwise(intervals))
     if overlaps or len(sizes) > 1:
-        whole = max(end for _, end in intervals)
-        said = "; ".join(
-            f"process {process}: {_describe_rows(rows[process], whole)}" for process in sorted(rows)
-        )
-        fault = "gives processes rows that no share has" if overlaps else "splits rows unevenly"
+        said = dict(sorted(rows.items()))
         raise UsageError(
-            f"the sharding {fault} ({said}): order the mesh's devices so that processes have "
-            f"equal or the same rows; {sharding}"
+            f"processes have rows {said}: give them equal or the same ones by {sharding}"
         )
     (process,) = processes
     return Place(shares.index(rows[process]), len(shares), "sharding", None, list(rows))
@@ -267,8 +220,7 @@ def check_division(sharding: Any, batch: int) -> None:
         _find_rows(sharding, batch)
     except ValueError as error:
         raise UsageError(
-            f"the global batch of {batch} samples is not divided evenly by {sharding}: use a "
-            f"batch_size that is a multiple of a process's devices ({error})"
+            f"{batch} samples are not divided evenly by {sharding} ({error}): change batch_size"
         ) from None
 
 
@@ -291,10 +243,6 @@ def _join_intervals(intervals: Iterable[tuple[int, int]]) -> Intervals:
         else:
             joined.append((start, end))
     return tuple(joined)
-
-
-def _describe_rows(intervals: Intervals, whole: int) -> str:
-    return "rows " + ", ".join(f"{start}..{end - 1}" for start, end in intervals) + f" of {whole}"
 
 
 # -- detection -------------------------------------------------------------------------------------
@@ -329,10 +277,7 @@ def _detect_launcher(environ: Mapping[str, str]) -> Place | None:
 
 def _check_half(variable: tuple[str, str] | None, other: str, most: int) -> None:
     if variable is not None and _parse_number(variable) > most:
-        raise UsageError(
-            f"{variable[0]}={variable[1]} is set but {other} is not: use torchrun, set both, or "
-            "give rank= and world_size="
-        )
+        raise UsageError(f"{variable[0]}={variable[1]} is set but {other} is not: set both")
 
 
 def _find_variable(environ: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] | None:
@@ -344,13 +289,6 @@ def _parse_number(variable: tuple[str, str]) -> int:
         return int(variable[1])
     except ValueError:
         raise UsageError(f"{variable[0]}={variable[1]!r} is not a number") from None
-
-
-def _check_integer(name: str, value: Any, source: str) -> int:
-    is_array = getattr(value, "shape", ()) != ()
-    if isinstance(value, bool) or is_array or not hasattr(value, "__index__"):
-        raise UsageError(f"{name} is {value!r} (from {source}): use an integer")
-    return operator.index(value)
 
 
 def _abbreviate(ranks: Sequence[int]) -> str:

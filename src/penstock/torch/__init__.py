@@ -19,9 +19,7 @@ except ModuleNotFoundError as _missing:
     if _missing.name != "torch":  # it is installed, and lacks something itself
         raise
     raise ModuleNotFoundError(
-        "penstock.torch needs PyTorch: install it by pip install 'penstock[torch]', or as "
-        "https://pytorch.org says for your machine; penstock.Loader gives numpy arrays without it",
-        name="torch",
+        "penstock.torch needs PyTorch: pip install 'penstock[torch]'", name="torch"
     ) from None
 
 from . import gpu

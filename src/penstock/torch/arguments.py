@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
+from collections.abc import Mapping
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, NoReturn, cast, get_args
 
@@ -12,6 +13,7 @@ from torch.utils.data import IterableDataset
 
 import torch
 
+from ..arguments import check_choice, check_function, check_kind
 from ..dataset.dataset import Dataset
 from ..errors import UsageError
 from ..order.order import Shuffle
@@ -34,35 +36,23 @@ def warn_ignored(**arguments: Any) -> None:
         )
 
 
+def _refuse(error: type[Exception], faults: Mapping[str, Any]) -> None:
+    """Raise the error with the first text whose value is true."""
+    for text, is_fault in faults.items():
+        if is_fault:
+            raise error(text)
+
+
 def check_numbers(workers: int, timeout: float, factor: int | None, persistent: bool) -> None:
-    if workers < 0:
-        raise ValueError(f"num_workers is {workers}: use 0 (no workers) or more")
-    if not isinstance(timeout, int | float):
-        raise TypeError(f"timeout is {timeout!r}: use seconds, or 0 to wait for ever")
-    if not timeout >= 0:
-        raise ValueError(f"timeout is {timeout}: use seconds, or 0 to wait for ever")
-    if factor is not None and workers == 0:
-        raise ValueError("prefetch_factor counts batches of each worker: it needs num_workers > 0")
-    if factor is not None and check_integer("prefetch_factor", factor) < 0:
-        raise ValueError(f"prefetch_factor is {factor}: use 0 or more")
-    if persistent and workers == 0:
-        raise ValueError("persistent_workers=True needs num_workers > 0")
-
-
-def check_iterable(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any) -> None:
-    if not isinstance(dataset, IterableDataset):
-        return
-    arguments = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
-    for name, value in arguments.items():
-        if value not in (None, False):
-            raise ValueError(
-                f"{name}={value} does not go with an IterableDataset: it decides its order itself"
-            )
-    raise UsageError(
-        f"{type(dataset).__name__} is an IterableDataset, which decides its order and state "
-        "itself: use torch.utils.data.DataLoader for it, or give a dataset with __getitem__ and "
-        "__len__"
-    )
+    number = 0 if factor is None else check_integer("prefetch_factor", factor)
+    faults = {
+        f"num_workers is {workers}: use 0 (no workers) or more": workers < 0,
+        f"timeout is {timeout}: use seconds, or 0 to wait for ever": not timeout >= 0,
+        "prefetch_factor needs num_workers > 0": factor is not None and not workers,
+        f"prefetch_factor is {factor}: use 0 or more": number < 0,
+        "persistent_workers=True needs num_workers > 0": persistent and not workers,
+    }
+    _refuse(ValueError, faults)
 
 
 def check_kinds(
@@ -74,26 +64,29 @@ def check_kinds(
     generator: Any,
 ) -> None:
     """Check what torch would notice at the first batch, or not at all."""
-    if not callable(getattr(dataset, "__getitem__", None)):
-        raise UsageError(
-            f"dataset is {_show(dataset)}: give what penstock.open() returns, or a dataset with "
-            "__getitem__ and __len__"
-        )
-    if sampler is None and batch_sampler is None and not hasattr(dataset, "__len__"):
-        raise UsageError(
-            f"dataset is {_show(dataset)}, which has no length: define __len__, or give a sampler"
-        )
-    for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-        if value is not None and not hasattr(value, "__iter__") | hasattr(value, "__getitem__"):
-            what = "sample numbers" if name == "sampler" else "lists of sample numbers"
-            raise UsageError(f"{name} is {_show(value)}: give an iterable of {what}")
-    for name, value in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
-        if value is not None and not callable(value):
-            raise UsageError(f"{name} is {_show(value)}: give a function")
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise UsageError(
-            f"generator is {_show(generator)}: give a torch.Generator, or seed= with a whole number"
-        )
+    drawn = {"sampler": sampler, "batch_sampler": batch_sampler}
+    is_drawn = sampler is not None or batch_sampler is not None
+    shown, given = _show(dataset), "give what penstock.open() returns"
+    faults = {
+        "use torch.utils.data.DataLoader for it: dataset is an IterableDataset": isinstance(
+            dataset, IterableDataset
+        ),
+        f"dataset is {shown}: {given}, or define __getitem__ and __len__": not callable(
+            getattr(dataset, "__getitem__", None)
+        ),
+        f"dataset is {shown}: define __len__, or give a sampler": not (
+            is_drawn or hasattr(dataset, "__len__")
+        ),
+    }
+    for name, value in drawn.items():
+        is_iterable = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
+        text = f"{name} is {_show(value)}: give an iterable of sample numbers, or of lists of them"
+        faults[text] = value is not None and not is_iterable
+    _refuse(UsageError, faults)
+    check_function("collate_fn", collate_fn, "a function")
+    check_function("worker_init_fn", worker_init_fn, "a function")
+    if generator is not None:
+        check_kind("generator", generator, torch.Generator, "a torch.Generator, or seed=")
 
 
 def _show(value: Any) -> str:
@@ -105,18 +98,20 @@ def _show(value: Any) -> str:
 def check_samplers(
     shuffle: bool, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool
 ) -> None:
-    if sampler is not None and shuffle:
-        raise ValueError("sampler and shuffle=True are both given: the sampler decides the order")
-    if batch_sampler is not None:
-        if batch_size != 1 or shuffle or sampler is not None or drop_last:
-            raise ValueError(
-                "batch_sampler decides batches alone: leave out batch_size, shuffle, sampler and "
-                "drop_last"
-            )
-    elif batch_size is None and drop_last:
-        raise ValueError(
-            "batch_size=None gives single samples: drop_last has no last batch to leave out"
-        )
+    is_sampled, is_batched = sampler is not None, batch_sampler is not None
+    others = batch_size != 1 or shuffle or is_sampled or drop_last
+    faults = {
+        "sampler and shuffle=True are both given: the sampler decides the order": (
+            is_sampled and shuffle
+        ),
+        "batch_sampler excludes batch_size, shuffle, sampler and drop_last: leave them out": (
+            is_batched and others
+        ),
+        "batch_size=None gives single samples: leave out drop_last": (
+            not is_batched and batch_size is None and drop_last
+        ),
+    }
+    _refuse(ValueError, faults)
 
 
 def check_ours(
@@ -128,26 +123,24 @@ def check_ours(
     batch_size: int | None,
     global_batch_size: int | None,
 ) -> None:
-    if decode is not None and not isinstance(dataset, Dataset):
-        raise UsageError(
-            f"decode is for penstock datasets: {type(dataset).__name__} decodes in __getitem__"
-        )
-    if workers not in ("auto", "threads", "processes"):
-        raise UsageError(f"workers is {workers!r}: use 'auto', 'threads' or 'processes'")
-    if global_batch_size is not None and (
-        batch_size != 1 or sampler is not None or batch_sampler is not None
-    ):
-        raise UsageError(
-            "global_batch_size excludes batch_size, sampler and batch_sampler: choose one"
-        )
+    check_choice("workers", workers, ("auto", "threads", "processes"))
+    is_sized = batch_size != 1 or sampler is not None or batch_sampler is not None
+    faults = {
+        f"decode is for penstock datasets: {type(dataset).__name__} decodes in __getitem__": (
+            decode is not None and not isinstance(dataset, Dataset)
+        ),
+        "global_batch_size excludes batch_size, sampler and batch_sampler: choose one": (
+            global_batch_size is not None and is_sized
+        ),
+    }
+    _refuse(UsageError, faults)
 
 
 def refuse_read_ahead(cache: Any, assignment: Any, batch_tokens: Any) -> None:
     """Refuse what a loader that reads ahead by itself takes, for one that does not."""
     if cache is not None or assignment != "strided" or batch_tokens is not None:
         raise UsageError(
-            "cache, assignment and batch_tokens are for penstock datasets that are read ahead: "
-            "leave out sampler, batch_sampler and workers='processes'"
+            "cache, assignment and batch_tokens take no sampler and no worker processes: choose"
         )
 
 
@@ -155,21 +148,12 @@ def choose_context(context: Any, workers: int) -> Any:
     if context is None:
         return None
     if workers == 0:
-        raise ValueError(
-            f"multiprocessing_context starts worker processes, and num_workers is {workers}"
-        )
+        raise ValueError("multiprocessing_context starts workers: it needs num_workers > 0")
     if isinstance(context, str):
-        methods = torch.multiprocessing.get_all_start_methods()
-        if context not in methods:
-            raise ValueError(
-                f"multiprocessing_context is {context!r}: the start methods are {methods!r}"
-            )
         return torch.multiprocessing.get_context(context)
     if not isinstance(context, BaseContext):
-        raise TypeError(
-            f"multiprocessing_context is a {type(context).__name__}: give a start method's name or "
-            "a context of multiprocessing"
-        )
+        kind = type(context).__name__
+        raise TypeError(f"multiprocessing_context is a {kind}: give a start method's name")
     return context
 
 
@@ -197,12 +181,8 @@ def parse_shuffle(shuffle: bool | str | None, dataset: Any) -> Shuffle | Literal
         return "exact" if shuffle else "none"
     if shuffle == "auto" and isinstance(dataset, Dataset):
         return "auto"
-    if shuffle not in get_args(Shuffle):
-        raise UsageError(
-            f"shuffle is {shuffle!r}: use True, False, 'exact', 'blocked', 'none', or, for what "
-            "penstock.open() returns, 'auto'"
-        )
-    return cast(Shuffle, shuffle)
+    more = ", True, False, or 'auto' for penstock datasets"
+    return cast(Shuffle, check_choice("shuffle", shuffle, get_args(Shuffle), more))
 
 
 def refuse_rebuilding(samples: Any) -> NoReturn:
@@ -212,8 +192,6 @@ def refuse_rebuilding(samples: Any) -> NoReturn:
     or in another order.
     """
     raise UsageError(
-        "another loader was made of the attributes of a penstock.torch.DataLoader, without its "
-        "decode, order and state: give penstock.torch.StepLoader to what rebuilds loaders "
-        "(accelerate's skip_first_batches, Trainer), and leave out Ray's prepare_data_loader, "
-        "which is not needed"
+        "a DataLoader was rebuilt without its order and state: give penstock.torch.StepLoader to "
+        "accelerate and Trainer, and leave out Ray's prepare_data_loader"
     )

@@ -120,11 +120,7 @@ class CudaStreams:
 
     def check(self) -> None:
         if torch.cuda.is_current_stream_capturing():
-            raise UsageError(
-                "a batch was asked for while a CUDA graph is being captured, which cannot contain "
-                "copies of batches to come: take the batch before, capture with its tensors, and "
-                "fill these by penstock.torch.fill_batch before each replay"
-            )
+            raise UsageError("a CUDA graph captures no batches: take one before, and fill_batch it")
 
     def holds(self, tensor: torch.Tensor) -> bool:
         return tensor.device == self._device
@@ -304,17 +300,11 @@ def choose_device(device: Any) -> torch.device | None:
     except (RuntimeError, TypeError):
         chosen = None
     if chosen is None or chosen.type not in ("cuda", "cpu"):
-        raise UsageError(
-            f"device is {device!r}: use 'cuda', 'cuda:1' or 'cpu'; for other devices leave it out "
-            "and move each batch by batch.to(device)"
-        )
+        raise UsageError(f"device is {device!r}: use 'cuda', 'cuda:1', 'cpu' or batch.to(device)")
     if chosen.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (chosen.index or 0) >= count:
-            raise UsageError(
-                f"device is {device!r}, and torch {torch.__version__} finds {count} CUDA devices: "
-                "check CUDA_VISIBLE_DEVICES and that torch is a build for CUDA, or use 'cpu'"
-            )
+            raise UsageError(f"device is {device!r}, of {count} CUDA devices: use one of these")
     return chosen
 
 
@@ -335,10 +325,7 @@ def fill_batch(target: Any, batch: Any) -> Any:
     targets, form = tree_flatten(target)
     parts, given = tree_flatten(batch)
     if form != given:
-        raise UsageError(
-            f"the batch to be filled has the structure {form}, and the other {given}: both have to "
-            "come from one loader"
-        )
+        raise UsageError(f"the structures {form} and {given} differ: fill by the same loader")
     is_marked = isinstance(target, Batch) and hasattr(target, "ids")
     if is_marked:
         targets += [target.ids, target.valid]
@@ -363,18 +350,14 @@ def _check_fill(own: Any, part: Any) -> None:
     if isinstance(own, torch.Tensor) and isinstance(part, torch.Tensor):
         if (own.shape, own.dtype) != (part.shape, part.dtype):
             raise UsageError(
-                f"a tensor of shape {tuple(own.shape)} and {own.dtype} cannot be filled with one "
-                f"of shape {tuple(part.shape)} and {part.dtype}: give drop_last=True where the "
-                "last step is smaller, and pad rows of different lengths (penstock.pad)"
+                f"{tuple(own.shape)} {own.dtype} cannot be filled with {tuple(part.shape)} "
+                f"{part.dtype}: give drop_last=True, or penstock.pad rows"
             )
         fault = _find_write_fault(own)
         if fault is not None:
             raise UsageError(f"a tensor of shape {tuple(own.shape)} cannot be filled: {fault}")
     elif hasattr(own, "to") or hasattr(part, "to"):
-        raise UsageError(
-            f"a {type(own).__name__} cannot be filled with a {type(part).__name__}: let decode or "
-            "collate return its tensors in a dict"
-        )
+        raise UsageError(f"a {type(own).__name__} cannot be filled: make dicts of tensors")
 
 
 def _find_write_fault(tensor: torch.Tensor) -> str | None:

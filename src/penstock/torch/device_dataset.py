@@ -70,10 +70,7 @@ class DeviceDataset:
                 self._root = self._make_column(part)
             self._root.add(part)
         except torch.OutOfMemoryError as error:
-            raise LimitError(
-                f"the data set does not fit into the memory of {self._device} ({error}): use "
-                "penstock.torch.DataLoader, which reads as it goes"
-            ) from error
+            raise LimitError(f"no memory on {self._device} ({error}): use DataLoader") from error
 
     def batch(self, request: DeviceRequest) -> Any:
         """Gather the batch of these samples."""
@@ -84,10 +81,7 @@ class DeviceDataset:
         if isinstance(part, torch.Tensor):
             return _TensorColumn(self._count, self._device)
         if isinstance(part, Ragged) and isinstance(part.values, Ragged):
-            raise UsageError(
-                "a batch holds lists of texts or of lists: a DeviceLoader keeps rows of numbers; "
-                "let decode make such, or use DataLoader"
-            )
+            raise UsageError("a batch has lists of texts or lists: use DataLoader")
         if isinstance(part, Ragged):
             return _RaggedColumn(self._device)
         if isinstance(part, np.ndarray):
@@ -98,10 +92,7 @@ class DeviceDataset:
             if part and all(one is None or isinstance(one, str | bytes) for one in part):
                 return _ListColumn()
             return _NestedColumn(dict(enumerate(map(self._make_column, part))))
-        raise UsageError(
-            f"a batch holds a {type(part).__name__}: a DeviceLoader keeps tensors, strings, and "
-            "dicts, tuples and lists of them; use DataLoader"
-        )
+        raise UsageError(f"a batch has a {type(part).__name__}: make tensors, or use DataLoader")
 
 
 class _TensorColumn:
@@ -118,9 +109,8 @@ class _TensorColumn:
             self._all = torch.empty(shape, dtype=part.dtype, device=self._device)
         if part.shape[1:] != self._all.shape[1:] or part.dtype != self._all.dtype:
             raise CollateError(
-                f"samples from {self._filled} on decode to {part.dtype} {tuple(part.shape[1:])} "
-                f"and those before to {self._all.dtype} {tuple(self._all.shape[1:])}: make decode "
-                "return one shape and dtype, or use DataLoader"
+                f"{part.dtype} {tuple(part.shape[1:])} from sample {self._filled} on follows "
+                f"{self._all.dtype} {tuple(self._all.shape[1:])}: decode to one, or use DataLoader"
             )
         self._all[self._filled : self._filled + len(part)].copy_(part)
         self._filled += len(part)

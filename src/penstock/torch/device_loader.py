@@ -66,25 +66,18 @@ class DeviceLoader:
         budget: Budget | None = None,
     ) -> None:
         if not isinstance(dataset, Dataset):
-            raise UsageError(
-                f"dataset is a {type(dataset).__name__}: give what penstock.open() returns"
-            )
+            raise UsageError(f"dataset is a {type(dataset).__name__}: give penstock.open(...)")
         kind = parse_shuffle(shuffle, dataset)
         if kind == "auto" or find_base(dataset.order(seed, shuffle=kind)) is None:
             raise UsageError(
-                "a DeviceLoader takes one data set and shuffle=True, False, 'exact', 'blocked' or "
-                "'none': 'auto' asks how fast storage is, and mixtures, weights and curricula do "
-                "not have each sample once an epoch"
+                "a DeviceLoader takes no 'auto', mixtures, weights and curricula: use DataLoader"
             )
         self.dataset = dataset
         try:
             self.device = torch.empty(0, device=device).device
         except (RuntimeError, TypeError, AssertionError) as error:
             reason = str(error).partition("\n")[0]
-            raise UsageError(
-                f"device is {device!r}, which torch does not have here ({reason}): use such as "
-                "'cuda:0' or 'cpu'"
-            ) from None
+            raise UsageError(f"device is {device!r} ({reason}): use 'cuda:0' or 'cpu'") from None
         self.drop_last = drop_last
         self._threads, self._decode, self._budget = num_workers, decode, budget
         self._step_sampler = make_sampler(
@@ -186,10 +179,7 @@ class DeviceLoader:
         free = torch.cuda.mem_get_info(self.device)[0]
         needed = int(self.dataset.index.mean_bytes * len(self.dataset))
         if needed > free:
-            raise LimitError(
-                f"the data set has {needed:,} bytes and {self.device} {free:,} that are free: use "
-                "DataLoader, which reads as it goes"
-            )
+            raise LimitError(f"{self.device} has {free:,} of {needed:,} bytes free: use DataLoader")
 
 
 _loading_bytes = 16 << 20

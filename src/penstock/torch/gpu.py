@@ -121,10 +121,7 @@ def _compute_indices(
     order: Order, device: torch.device | str | None, dtype: torch.dtype, inverse: bool
 ) -> torch.Tensor:
     if dtype not in (torch.int64, torch.int32) or (dtype == torch.int32 and order.count > 1 << 31):
-        raise UsageError(
-            f"dtype is {dtype} for {order.count} samples: use torch.int64, or torch.int32 for at "
-            "most 2^31"
-        )
+        raise UsageError(f"dtype is {dtype}: use torch.int64, or int32 for at most 2^31 samples")
     out = torch.empty(order.count, dtype=dtype, device=device)
     kernels = _find_kernels(out.device)
     if kernels is not None:
@@ -152,14 +149,10 @@ def _find_kernels(device: torch.device) -> ModuleType | None:
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET", "0") in ("", "0"):
         return None
     if device.type not in ("cpu", "cuda"):
-        raise UsageError(
-            f"tensors on {device} are not supported: use device='cuda' (NVIDIA or AMD) or 'cpu'"
-        )
+        raise UsageError(f"tensors on {device} are not supported: use 'cuda' or 'cpu'")
     kernels = _import_kernels()
     if kernels is None and device.type != "cpu":
-        raise UsageError(
-            f"tensors on {device} need Triton: pip install 'penstock[gpu]', or move them to the CPU"
-        )
+        raise UsageError(f"tensors on {device} need Triton: pip install 'penstock[gpu]'")
     return kernels
 
 
@@ -175,16 +168,11 @@ def _import_kernels() -> ModuleType | None:
     return feistel_triton
 
 
-def _check_tensor(x: Any) -> torch.Tensor:
+def _check_tensor(x: torch.Tensor) -> torch.Tensor:
     """Return x as a contiguous plain tensor. Raises UsageError if it is none."""
-    if not isinstance(x, torch.Tensor):
-        raise UsageError(
-            f"x is a {type(x).__name__}: give a tensor (penstock.order.shuffle takes arrays)"
-        )
-    if x.layout != torch.strided or x.is_quantized:
-        raise UsageError(f"x is {x.layout}, {x.dtype}: give a dense tensor")
-    if x.ndim == 0:
-        raise UsageError("x has no dimension to shuffle along: give a tensor of at least one")
+    kind = x.layout if isinstance(x, torch.Tensor) else f"a {type(x).__name__}"
+    if kind != torch.strided or x.is_quantized or x.ndim == 0:
+        raise UsageError(f"x is {kind}: give a dense tensor of at least one dimension")
     return x.detach().resolve_conj().resolve_neg().contiguous()
 
 
@@ -206,10 +194,7 @@ def _check_positions(positions: Any, count: int, device: torch.device) -> range 
     """Return the positions on the device. Raises UsageError if one is outside 0..count-1."""
     if isinstance(positions, torch.Tensor):
         if positions.dtype != torch.int64 or positions.ndim != 1:
-            raise UsageError(
-                f"positions are {positions.dtype} of shape {tuple(positions.shape)}: give int64, "
-                "one-dimensional, or a range"
-            )
+            raise UsageError(f"positions are {positions.ndim}-d {positions.dtype}: give 1-d int64")
         if len(positions):
             least, most = (int(bound) for bound in torch.aminmax(positions))
     elif isinstance(positions, range):

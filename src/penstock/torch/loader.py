@@ -54,7 +54,6 @@ from ..ranks.place import Place, choose_place, detect
 from ..sharing.leased_budget import LeasedBudget
 from .arguments import (
     check_integer,
-    check_iterable,
     check_kinds,
     check_numbers,
     check_ours,
@@ -186,7 +185,6 @@ class DataLoader:
     ) -> None:
         num_workers = check_integer("num_workers", num_workers)
         check_numbers(num_workers, timeout, prefetch_factor, persistent_workers)
-        check_iterable(dataset, shuffle, sampler, batch_sampler)
         check_kinds(dataset, sampler, batch_sampler, collate_fn, worker_init_fn, generator)
         kind = parse_shuffle(shuffle, dataset)
         shuffle = kind != "none"
@@ -214,10 +212,7 @@ class DataLoader:
         reads_ahead = not foreign and sampler is None and batch_sampler is None
         self._kind = choose_workers(workers, num_workers, reads_ahead, foreign)
         if self._kind != "engine" and not foreign and dataset.rows is not None:
-            raise UsageError(
-                "packed rows are laid out by the loader that reads their documents: leave out "
-                "sampler, batch_sampler and workers='processes'"
-            )
+            raise UsageError("packed rows take no sampler and no worker processes: leave these out")
         if self._kind == "engine" and num_workers:
             warn_ignored(
                 worker_init_fn=worker_init_fn,
@@ -260,11 +255,7 @@ class DataLoader:
                 sampler = UnshuffledSampler(step_sampler, dataset)
         else:
             if check_peers is not None:
-                raise UsageError(
-                    "check_peers compares what penstock deals, and the sampler deals here: leave "
-                    'it out, return the index as "__id__" from the dataset, and check batches by '
-                    "penstock.testing.same_batch"
-                )
+                raise UsageError("check_peers does not check a sampler's batches: leave it out")
             steps = chosen
             if batch_sampler is None and batch_size is not None:
                 steps = BatchSampler(chosen, batch_size, drop_last)
@@ -295,9 +286,7 @@ class DataLoader:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _frozen and getattr(self, "_initialized", False):
-            raise ValueError(
-                f"{name} is fixed when a {type(self).__name__} is made: make another loader"
-            )
+            raise ValueError(f"{name} of a {type(self).__name__} is fixed: make another loader")
         super().__setattr__(name, value)
 
     # -- for the trainer -----------------------------------------------------------------
@@ -440,9 +429,7 @@ class DataLoader:
     def run_record(self) -> dict[str, Any]:
         """Answer "how would this run do elsewhere?" for a simulation; see `Loader.run_record`."""
         if self._loader is None:
-            raise UsageError(
-                "workers that load samples by themselves leave no record: use a Loader"
-            )
+            raise UsageError("worker processes leave no record: use a Loader")
         return self._loader.run_record()
 
     def count_draws(self) -> list[int]:
@@ -579,10 +566,7 @@ class DataLoader:
         place = self._epochs.place
         ranks = max(place.world_size, len(place.readers or ()))
         if ranks > 1:
-            raise UsageError(
-                f"generator is given and {ranks} ranks shuffle: "
-                "their generators may differ, so pass the same seed= on all ranks"
-            )
+            raise UsageError(f"generators of {ranks} ranks may differ: give the same seed= to all")
 
     def _finish(self, batch: Any) -> Any:
         if isinstance(batch, Batch):

@@ -56,27 +56,21 @@ class StepBatches(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, number: int) -> Any:
         if torch.utils.data.get_worker_info() is not None:
-            raise UsageError(
-                "a StepLoader gives finished batches, and was put into worker processes: leave "
-                "num_workers to StepLoader(num_workers=) and make the trainer's 0"
-            )
+            raise UsageError("a StepLoader runs in no worker: give the trainer num_workers=0")
         place = self.loader.place
         step, rank = divmod(int(number), place.world_size)
         if rank != place.rank:
             raise UsageError(
-                f"rank {place.rank} of {place.world_size} ({place.source}) was asked for the batch "
-                f"of rank {rank} at step {step}: the trainer deals batches to another number of "
-                "processes (leave out dispatch_batches and split_batches), or the loader was not "
-                "given to prepare(); otherwise pass place="
+                f"rank {place.rank} of {place.world_size} was asked for rank {rank}'s batch: give "
+                "the loader to prepare() without dispatch_batches and split_batches, or pass place="
             )
         if "accelerate.state" in sys.modules:
             self._taker = next((weakref.ref(one) for one in self._list_prepared()[-1:]), None)
         wanted = number.epoch if isinstance(number, StepNumber) else self.loader.epoch, step
         if self._first is not None and self._first != wanted:
             raise UsageError(
-                f"the position was restored to step {self._first[1]} of epoch {self._first[0]}, "
-                f"and step {step} of epoch {wanted[0]} was asked for first: skip batches, or load "
-                "the loader's state, not both"
+                f"step {self._first[1]} of epoch {self._first[0]} was restored, and step {step} of "
+                f"epoch {wanted[0]} asked for: skip batches or load the state, not both"
             )
         self._first = None
         if wanted != self._next or self._batches is None:
@@ -95,10 +89,7 @@ class StepBatches(torch.utils.data.Dataset[Any]):
         return batch
 
     def __reduce__(self) -> Any:
-        raise UsageError(
-            "a StepLoader reads in the process of its rank and is not sent to others: make the "
-            "trainer's number of workers 0; StepLoader(num_workers=) decodes"
-        )
+        raise UsageError("a StepLoader is not sent to workers: give the trainer num_workers=0")
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that starts next, as a trainer counts.
@@ -160,10 +151,7 @@ class StepBatches(torch.utils.data.Dataset[Any]):
         """Check that accelerate deals to as many processes as the place has."""
         for taker in self._list_prepared()[-1:]:
             if getattr(taker, "use_stateful_dataloader", False):
-                raise UsageError(
-                    "use_stateful_dataloader=True would restore the position twice: leave it out, "
-                    "register_for_checkpointing(step_loader) keeps it"
-                )
+                raise UsageError("use_stateful_dataloader=True restores twice: leave it out")
             processes, sampler = 1, taker.batch_sampler
             while sampler is not None:
                 processes = getattr(sampler, "num_processes", processes)
@@ -171,9 +159,8 @@ class StepBatches(torch.utils.data.Dataset[Any]):
             place = self.loader.place
             if processes != place.world_size:
                 raise UsageError(
-                    f"accelerate deals batches to {processes} processes, and the loader's place is "
-                    f"rank {place.rank} of {place.world_size} ({place.source}): leave out "
-                    "dispatch_batches, and pass place= as accelerate divides the batch"
+                    f"accelerate has {processes} processes, the loader {place.world_size}: leave "
+                    "dispatch_batches out, or pass place="
                 )
 
     def _list_prepared(self) -> list[Any]:
@@ -191,10 +178,7 @@ class _One(int):
 
     def __mod__(self, ranks: int) -> int:
         if ranks > 1:
-            raise UsageError(
-                "split_batches cannot divide the finished batches of a StepLoader: leave it out, "
-                "batch_size is that of one process"
-            )
+            raise UsageError("split_batches cannot divide batches of a StepLoader: leave it out")
         return 0
 
 
@@ -204,10 +188,8 @@ class StepSequence(BatchSampler):
     def __init__(self, batches: StepBatches, batch_size: int = 1, drop_last: bool = False) -> None:
         if not isinstance(batches, StepBatches):
             raise UsageError(
-                f"a trainer put a {type(batches).__name__} in place of the order of a StepLoader, "
-                "whose steps are finished batches: in Lightning (overfit_batches, or several "
-                "devices) give it penstock.lightning.Data(penstock.torch.DataLoader(...)), "
-                "elsewhere the StepLoader as it is"
+                f"a trainer replaced the order of a StepLoader by a {type(batches).__name__}: give "
+                "Lightning a penstock.lightning.Data, others the StepLoader"
             )
         self.batch_size = _One(1)
         self.drop_last = False

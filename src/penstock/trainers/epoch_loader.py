@@ -27,8 +27,5 @@ def check_loader(taker: str, loader: Any) -> EpochLoader:
     """Return the loader that `taker` was given. Raises UsageError if it is none of penstock's."""
     if isinstance(loader, type) or not isinstance(loader, EpochLoader):
         given = loader.__name__ if isinstance(loader, type) else f"a {type(loader).__name__}"
-        raise UsageError(
-            f"{taker} was given {given}, which has no epochs and no state of penstock: give a "
-            "penstock.Loader or a penstock.torch.DataLoader"
-        )
+        raise UsageError(f"{taker} was given {given}: give a Loader or a DataLoader of penstock")
     return loader

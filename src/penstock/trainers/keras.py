@@ -45,10 +45,7 @@ class KerasData(keras.utils.PyDataset):
             self._begin_walk()
         batch = next(self._batches, _end)
         if batch is _end:
-            raise UsageError(
-                f"Keras asked for more than the {len(self):,} batches of an epoch: make "
-                "penstock.keras.Data again, and leave out workers"
-            )
+            raise UsageError("Keras asked for more batches: make Data again, and leave out workers")
         self._position = self.loader.state_dict()
         return batch
 
@@ -58,11 +55,7 @@ class KerasData(keras.utils.PyDataset):
             state["step"] = 0
             self.loader.load_state_dict(state)
         if state["step"]:
-            raise UsageError(
-                f"the loader stands at step {state['step']} of epoch {state['epoch']}, and Keras "
-                "resumes by epoch: load a state that was saved at the end of one, or call "
-                f"loader.set_epoch({state['epoch'] + 1})"
-            )
+            raise UsageError(f"the loader is at step {state['step']}: load a state of an epoch end")
         self._batches = iter(self.loader)
         self._begins_walk = False
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..errors import StateError, UsageError
-from .epoch_loader import EpochLoader
+from ..errors import StateError
+from .epoch_loader import EpochLoader, check_loader
 
 
 def _import_lightning() -> Any:
@@ -20,9 +20,7 @@ def _import_lightning() -> Any:
         except ModuleNotFoundError as error:
             if error.name not in (name, name.partition(".")[0]):
                 raise
-    raise ModuleNotFoundError(
-        "penstock.lightning needs Lightning: pip install lightning", name="lightning"
-    )
+    raise ModuleNotFoundError("penstock.lightning needs: pip install lightning", name="lightning")
 
 
 _lightning: Any = _import_lightning()
@@ -60,11 +58,7 @@ class Data(_lightning.LightningDataModule):  # type: ignore[misc]
     def __init__(self, train: Any, val: Any = None, test: Any = None, predict: Any = None) -> None:
         super().__init__()
         for name, loader in _name_loaders(train):
-            if not isinstance(loader, EpochLoader):
-                raise UsageError(
-                    f"train{name} is a {type(loader).__name__}: give a penstock.torch.DataLoader, "
-                    "whose position can be kept"
-                )
+            check_loader(f"train{name}", loader)
         self._train = train
         others = (val, test, predict)
         self._val, self._test, self._predict = ([] if one is None else one for one in others)
@@ -91,10 +85,7 @@ class Data(_lightning.LightningDataModule):  # type: ignore[misc]
         """Continue at the positions of a checkpoint."""
         loaders = dict(_name_loaders(self._train))
         if set(loaders) != set(state):
-            raise StateError(
-                f"the checkpoint has positions of train{sorted(state)} and the loaders here are "
-                f"train{sorted(loaders)}: give Data the same list or dict of loaders"
-            )
+            raise StateError(f"the state is of train{sorted(state)}: give Data the same loaders")
         for name, loader in loaders.items():
             loader.load_state_dict(state[name])
 

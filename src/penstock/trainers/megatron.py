@@ -56,9 +56,7 @@ def iterator(
         states = sorted(place.rglob("train_dataloader_dprank*.pt"))
         if not states:
             raise UsageError(
-                f"{place} has no train_dataloader_dprank*.pt, the state of the loader at iteration "
-                f"{iteration}: give the --dataloader-save of the run that wrote the checkpoint, or "
-                "iteration=0 to begin the data anew"
+                f"{place} has no train_dataloader_dprank*.pt: give --dataloader-save or iteration=0"
             )
         saved = torch.load(states[0], map_location="cpu", weights_only=True)
         checked.load_state_dict(saved["dataloader_state_dict"])

@@ -54,10 +54,7 @@ def restore(loader: Any) -> bool:
     with checkpoint.as_directory() as folder:
         file = Path(folder) / _file_name
         if not file.exists():
-            raise UsageError(
-                f"{checkpoint.path} has no {_file_name}, the position of a loader: report "
-                "checkpoints by penstock.ray.report"
-            )
+            raise UsageError(f"{checkpoint.path} has no {_file_name}: save by penstock.ray.report")
         checked.load_state_dict(json.loads(file.read_text()))
     return True
 

@@ -68,10 +68,7 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
         if config.pack is not None:
             ours = config.pack.keys() & {"length", "style", "shift_labels"}
             if ours:
-                raise UsageError(
-                    f"pack has {sorted(ours)}: torchtitan wants rows of seq_len ({seq_len}) tokens "
-                    "with shifted labels, so leave these out"
-                )
+                raise UsageError(f"pack has {sorted(ours)}: leave these out, torchtitan sets them")
             dataset = pack(dataset, seq_len, shift_labels=True, **config.pack)
         self.loader = DataLoader(
             dataset,

@@ -18,20 +18,11 @@ def attach(trainer: Any, loader: StepLoader) -> None:
     loader or setting.
     """
     if not isinstance(loader, StepLoader):
-        raise UsageError(
-            f"loader is a {type(loader).__name__}: give a penstock.torch.StepLoader, of which the "
-            "trainer can make its own"
-        )
+        raise UsageError(f"loader is a {type(loader).__name__}: give a penstock.torch.StepLoader")
     reported = trainer.args.per_device_train_batch_size
     size = loader.loader.batch_size
     if size is not None and reported != size:
-        raise UsageError(
-            f"the trainer's per_device_train_batch_size is {reported} and the loader's batch_size "
-            f"{size}: make them equal, since the trainer reports samples by its own"
-        )
+        raise UsageError(f"per_device_train_batch_size is {reported}: make it the loader's {size}")
     if trainer.args.ignore_data_skip:
-        raise UsageError(
-            "ignore_data_skip=True would begin the epoch again after a resume and count its steps "
-            "from 0: leave it out, skipping reads nothing"
-        )
+        raise UsageError("ignore_data_skip=True repeats samples after a resume: leave it out")
     trainer.get_train_dataloader = lambda: trainer.accelerator.prepare(loader)
