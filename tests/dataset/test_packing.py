@@ -519,9 +519,9 @@ def test_samplers_and_worker_processes_are_refused(corpus: Corpus) -> None:
     torch = pytest.importorskip("penstock.torch")
     rows = penstock.pack(corpus.dataset, 32)
     for options in ({"sampler": range(5)}, {"num_workers": 2, "workers": "processes"}):
-        with pytest.raises(UsageError, match="packed rows are laid out by the loader"):
+        with pytest.raises(UsageError, match="packed rows take no sampler"):
             torch.DataLoader(rows, 2, **options)
-    with pytest.raises(UsageError, match="packed rows are laid out by the loader"):
+    with pytest.raises(UsageError, match="packed rows take no sampler"):
         next(iter(torch.DataLoader(rows, 2).sampler))
 
 

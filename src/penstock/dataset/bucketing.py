@@ -48,9 +48,7 @@ class Buckets:
 def check_batch_tokens(has_size: bool, has_cache: bool, is_auto: bool) -> None:
     """Refuse what does not go with batches by tokens."""
     if has_size:
-        raise UsageError(
-            "batch_tokens is given, and batch_size or global_batch_size too: choose one"
-        )
+        raise UsageError("batch_tokens excludes batch_size and global_batch_size: choose one")
     if has_cache or is_auto:
         given = "cache" if has_cache else 'shuffle="auto"'
         raise UsageError(f"batch_tokens does not go with {given}: leave it out, and name a shuffle")

@@ -177,11 +177,9 @@ class Columns(Mapping[str, Array]):
                 if same is text:
                     held_bytes += len(text)
                 texts.append(same)
-            if held_bytes > limits.selection_texts_bytes_max:
+            if held_bytes > (most := limits.selection_texts_bytes_max):
                 raise LimitError(
-                    f"the texts of field {name!r} have more than "
-                    f"{limits.selection_texts_bytes_max:,} "
-                    "characters: select by ids or a mask"
+                    f"the texts of field {name!r} have more than {most:,} characters: give ids"
                 )
         return texts
 
@@ -222,8 +220,7 @@ def _make_comparable(name: str, column: Column) -> Any:
     if wide_bytes > max(limits.selection_text_bytes_max, 16 * 4 * sum(lengths)):
         raise WideTextsError(
             f"a text has {longest:,} characters, an array of {len(column):,} such {wide_bytes:,} "
-            "bytes: "
-            "select by a text as condition, ids or a mask"
+            "bytes: select by a text as condition, ids or a mask"
         )
     return _make_texts(name, column)
 
@@ -313,8 +310,7 @@ def _check_columns(columns: Mapping[str, Any], count: int) -> dict[str, Array]:
         if array.dtype.kind not in "biufU" or array.ndim != 1 or len(array) != count:
             raise UsageError(
                 f"columns[{name!r}] is {array.dtype} of shape {array.shape}: give numbers, texts "
-                "or truth "
-                f"values of shape ({count},)"
+                f"or truth values of shape ({count},)"
             )
         arrays[str(name)] = array
     return arrays

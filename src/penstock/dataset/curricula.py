@@ -96,14 +96,10 @@ def _check_alike(views: Sequence[Dataset]) -> None:
                 "opened dataset by select() and weigh(), or of mixtures of the same datasets"
             )
         if isinstance(view.kind, MixtureKind) and len(view.kind.recipe.starts) > 1:
-            raise UsageError(
-                f"stage {number} is a mixture with a schedule of its own: make it several stages"
-            )
+            raise UsageError(f"stage {number} is a mixture with a schedule: make it several stages")
     taken = {made.name for part in first.index.fields for made in part.made} & _marks
     if taken:
-        raise UsageError(
-            f"the data has a field {taken.pop()!r}, as a curriculum: rename it by mix(rename=)"
-        )
+        raise UsageError(f"the data has a field {taken.pop()!r}: rename it by mix(rename=)")
 
 
 class CurriculumKind(Kind):

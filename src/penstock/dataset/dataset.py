@@ -593,8 +593,7 @@ class Dataset:
             buffer = np.empty(planned.layout.bytes, np.uint8)
         except MemoryError:
             raise LimitError(
-                f"{where}: no memory for its {planned.layout.bytes:,} bytes: cut it into several "
-                "samples"
+                f"{where}: no memory for its {planned.layout.bytes:,} bytes: cut it into parts"
             ) from None
         columns = (column.tolist() for column in planned.requests[:-1])
         for file, offset, length, _, target in zip(*columns, strict=True):

@@ -126,9 +126,8 @@ def _derive_fields(index: Index, planned: StepPlan, fields: dict[str, Any]) -> d
             sample = int(planned.ids[damaged])
             raise FormatError(
                 f"step {planned.step}, sample {sample:,}: {index.where(sample)}: the bytes do not "
-                "have the "
-                f"checksum {sums[damaged]:#010x}: restore the file (or the cache's disk) from a "
-                "good copy"
+                f"have the checksum {sums[damaged]:#010x}: restore the file (or the cache's disk) "
+                "from a good copy"
             )
     for part in index.fields:
         if part.vocabulary and part.name in fields:
@@ -396,8 +395,7 @@ def _decode_rows(
     except ValueError as error:
         raise FormatError(
             f"{origin.describe()}: {origin.locate(int(at[0]))} or another chunk of this step "
-            "cannot be "
-            f"decoded as {part.codec.name}: {error}: the file is damaged or has changed"
+            f"cannot be decoded as {part.codec.name}: {error}: the file is damaged or has changed"
         ) from None
 
 

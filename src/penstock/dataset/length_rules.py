@@ -72,8 +72,7 @@ def _choose_field(index: Index, field: str | None, noun: str) -> str:
     if field is None and len(names) != 1:
         raise UsageError(
             f"the data has {len(names)} fields of bytes ({', '.join(names) or 'none'}): name the "
-            "one "
-            f"with the {noun} by field= (--field)"
+            f"one with the {noun} by field= (--field)"
         )
     if field is not None and field not in names:
         raise UsageError(f"field is {field!r}: use one of {', '.join(names) or 'none'}")

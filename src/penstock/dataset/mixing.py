@@ -161,9 +161,7 @@ def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Datase
             raise UsageError(f"datasets[{number}] is {pair!r}: give (dataset, weight)")
         dataset, weight = pair
         if not isinstance(dataset, Dataset):
-            raise UsageError(
-                f"dataset {number} is a {type(dataset).__name__}: give what penstock.open() returns"
-            )
+            raise UsageError(f"dataset {number} is a {type(dataset).__name__}: give an opened one")
         if dataset.kind is not None:
             raise UsageError(
                 f"dataset {number} is {dataset.kind.noun}: mix opened data, and make a curriculum "
@@ -190,8 +188,7 @@ def _check_schedule(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]
         weights = list(entry[1])
         if len(weights) != parts:
             raise UsageError(
-                f"the schedule has {len(weights)} weights from {start} on: give {parts}, one a "
-                "dataset"
+                f"the schedule has {len(weights)} weights from {start} on: give {parts}"
             )
         steps.append((start, weights))
     starts = [start for start, _ in steps]

@@ -115,9 +115,7 @@ def pack(
     if not isinstance(documents, Dataset) or documents.rows is not None:
         raise UsageError(f"documents is a {type(documents).__name__}: give an opened dataset")
     if isinstance(documents.kind, CurriculumKind):
-        raise UsageError(
-            "documents is a curriculum: pack each stage, and train on one after the other"
-        )
+        raise UsageError("documents is a curriculum: pack each stage, one after the other")
     refuse_steps(documents, "of packed rows has no fixed number of documents")
     if documents.kind is not None and documents.compose_decode(None) is not None:
         raise UsageError("the mixture has decode functions: mix lists of tokens without decode=")
@@ -164,8 +162,7 @@ def _check_join(documents: Dataset, **options: Any) -> None:
         what = "weighed" if documents.kind is None else documents.kind.noun
         raise UsageError(
             f"documents is {what}, and join=True takes each document once: leave join out, or join "
-            "the "
-            "documents of each dataset"
+            "the documents of each dataset"
         )
 
 
@@ -278,9 +275,7 @@ class PackedKind(Kind):
     def compose_decode(self, decode: Decode | None) -> None:
         """Refuse a function of samples: a batch of rows is laid out as a whole."""
         if decode is not None:
-            raise UsageError(
-                "packed rows take no decode=: change tokens when they are made, or the batch"
-            )
+            raise UsageError("packed rows take no decode=: change tokens when they are made")
 
     def lay_out(
         self, index: Index, planned: StepPlan, buffer: Buffer, take: Callable[[int], Buffer]
@@ -299,8 +294,7 @@ class PackedKind(Kind):
         if size > limits.packing_batch_max:
             raise LimitError(
                 f"step {planned.step}: a batch of {size:,} tokens, of {limits.packing_batch_max:,} "
-                "at most: "
-                "use fewer rows"
+                "at most: use fewer rows"
             )
         memory = take(3 * size * layout.dtype.itemsize).view(layout.dtype)
         inputs, labels, positions = (memory[k * size : (k + 1) * size] for k in range(3))

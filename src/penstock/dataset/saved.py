@@ -148,8 +148,7 @@ def load_selection(
     if was and commit and was != commit:
         raise SidecarError(
             f"{path} is a selection of commit {was} of the data, and its revision is {commit} now: "
-            "open "
-            f"hf://...@{was}, or {SELECTION.again}"
+            f"open hf://...@{was}, or {SELECTION.again}"
         )
     try:
         count, digest = int(header["count"]), str(header["digest"])

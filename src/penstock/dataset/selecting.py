@@ -218,8 +218,7 @@ def divide_samples(
             values = "" if by is None else f", by the values of {by!r}"
             raise UsageError(
                 f"{dataset.path}: the part {name!r} of {fractions[name]} has none of the "
-                f"{len(dataset):,} "
-                f"samples{values}: make it larger"
+                f"{len(dataset):,} samples{values}: make it larger"
             )
     return chosen
 
@@ -248,8 +247,7 @@ def _divide_by_value(
         if by == "key" and dataset.index.counts_over_files:
             raise UsageError(
                 f"by is 'key', and the keys of {dataset.path} (such as {dataset.index.key(0)!r}) "
-                "count "
-                "samples over all files: name a column that tells samples apart"
+                "count samples over all files: name a column that tells samples apart"
             )
         values = columns.find(by)
     elif callable(by):
@@ -257,8 +255,7 @@ def _divide_by_value(
         if returned.dtype.kind not in "biufU" or returned.shape != (len(dataset),):
             raise UsageError(
                 f"what by returned is {returned.dtype} of shape {returned.shape}: return numbers "
-                "or texts "
-                f"of shape ({len(dataset)},)"
+                f"or texts of shape ({len(dataset)},)"
             )
 
         def values(start: int, stop: int) -> Array:

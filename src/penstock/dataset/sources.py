@@ -101,9 +101,7 @@ def convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
     parsed += [made for part in converted if part.parser is not None for made in part.made]
     for part in changed:
         if not np.can_cast(part.dtype, dtype, "safe"):
-            raise UsageError(
-                f"as_dtype is {dtype}, and field {part.name!r} is {part.dtype}: use 'int64'"
-            )
+            raise UsageError(f"as_dtype is {dtype}, and {part.name!r} is {part.dtype}: use 'int64'")
     if not changed and not any(made.dtype.kind in "iu" for made in parsed):
         names = ", ".join(f"{made.name} ({made.dtype})" for part in converted for made in part.made)
         raise UsageError(f"as_dtype: {path} has no field of integers, but {names}: leave it out")
