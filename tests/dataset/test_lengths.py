@@ -225,7 +225,7 @@ def test_measuring_in_processes_goes_on_after_kill(tmp_path: Path, monkeypatch: 
 import multiprocessing, os, signal
 import penstock
 from penstock import limits
-from penstock.loader import measure_lengths
+from penstock.dataset import measure_lengths
 from tests.dataset.test_lengths import count_words
 limits.lengths_chunk_bytes = 100
 

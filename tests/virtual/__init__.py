@@ -11,7 +11,7 @@ tests.virtual SEED` replays a seed.
 for attempts of worlds of any size that go on from each other's states; `python -m
 tests.virtual job SEED` replays a seed.
 
-`run_checkpoint_scenario` drives the protocol of checkpoints, `penstock.checkpoint.protocol`, for
+`run_checkpoint_scenario` drives `penstock.checkpoint` over modelled storage, for
 the ranks of jobs that follow each other or write at once, over modelled files and objects; `python
 -m tests.virtual checkpoint SEED` replays a seed.
 
