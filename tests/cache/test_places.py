@@ -126,7 +126,7 @@ def test_a_rank_that_never_iterates(walks: dict[str, Any]) -> None:
     assert said.pop(2) == ""
     for text in said:
         assert "waited for rank 2 in vain" in text
-        assert "leave ranks that read nothing out of Place(readers=...)" in text
+        assert "give Place(readers=...)" in text
 
 
 def test_local_assignment_by_coordinates(walks: dict[str, Any]) -> None:

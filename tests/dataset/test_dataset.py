@@ -440,7 +440,7 @@ def test_integers_that_cannot_be_converted(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a.jpg").write_bytes(b"x")
     for as_dtype, match in (
-        ("int32", "as_dtype is int32, and field 'tokens' is uint32"),
+        ("int32", "as_dtype is int32, and 'tokens' is uint32"),
         ("float32", "use integers"),
         ("nonsense", "use integers"),
     ):

@@ -327,7 +327,7 @@ def test_devices_that_are_not_there() -> None:
         DataLoader(Numbers(4), device="cuda:99")
     loader = DataLoader(Numbers(4), device="cpu")
     assert loader.device == torch.device("cpu")
-    with pytest.raises(ValueError, match="device is fixed"):
+    with pytest.raises(ValueError, match="is fixed: make another loader"):
         loader.device = None
 
 

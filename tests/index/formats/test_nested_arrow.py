@@ -179,7 +179,7 @@ def test_nested_batches_as_tensors(tmp_path):
     assert isinstance(moved.values.values, torch.Tensor)
     found = [[part.tolist() for part in row] for row in moved]
     assert found == [rows[number] for number in batch.ids.tolist()]
-    with pytest.raises(penstock.errors.UsageError, match="lists of texts or of lists"):
+    with pytest.raises(penstock.errors.UsageError, match="lists of texts or lists"):
         next(iter(penstock.torch.DeviceLoader(dataset, batch_size=3, device="cpu")))
 
 
