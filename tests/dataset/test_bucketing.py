@@ -261,8 +261,8 @@ def test_torch_refuses_what_does_not_fit(data: penstock.Dataset) -> None:
         ({"global_batch_size": 4}, "choose one"),
         ({"shuffle": "auto"}, "does not go with shuffle"),
         ({"cache": Cache(ram_bytes=1 << 20)}, "does not go with cache"),
-        ({"sampler": range(5)}, "no sampler"),
-        ({"num_workers": 2, "workers": "processes"}, "worker processes"),
+        ({"sampler": range(5)}, "without sampler"),
+        ({"num_workers": 2, "workers": "processes"}, "or processes"),
         ({"dataset": [1, 2]}, "batch_tokens are for penstock datasets"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -140,7 +140,7 @@ def refuse_read_ahead(cache: Any, assignment: Any, batch_tokens: Any) -> None:
     """Refuse what a loader that reads ahead by itself takes, for one that does not."""
     if cache is not None or assignment != "strided" or batch_tokens is not None:
         raise UsageError(
-            "cache, assignment, batch_tokens are for penstock datasets: no sampler or worker processes"
+            "cache, assignment, batch_tokens are for penstock datasets without sampler or processes"
         )
 
 
