@@ -35,7 +35,7 @@ _SHARD = re.compile(r"rank-\d+\.shard")
 
 
 class _Listing(NamedTuple):
-    """What is below a prefix.
+    """Objects below a prefix.
 
     paths:    of folders of shards.
     entries:  the committed checkpoints.

@@ -155,7 +155,7 @@ class PackedRows(Protocol):
 
 
 class Kind(ABC):
-    """What differs in a dataset that is made of others.
+    """Kind of a dataset made of others: its order and how its samples are finished.
 
     noun:         with its article, for messages.
     parts:        the datasets that this one numbers the samples of, one after the other.
