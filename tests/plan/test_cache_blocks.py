@@ -213,7 +213,7 @@ def test_a_later_run_keeps_the_cache_block_of_the_disks(kept: list[int], tmp_pat
     second = run(dataset, [0, 1], ram_bytes, check=check, **options)
     for each in second:
         assert each.stats[-1]["cache_block"]["samples"] == 5
-        assert each.stats[-1]["cache_block"]["reason"] == "so they lie on disk, from an earlier run"
+        assert each.stats[-1]["cache_block"]["reason"] == "as on disk, from an earlier run"
     found = sum(second[host].stats[-1]["loaded_bytes"] < 0.3 * data.nbytes for host in range(2))
     assert found == len(kept)
     assert total(second, "loaded_bytes") < (1 - 0.3 * len(kept)) * data.nbytes

@@ -192,5 +192,5 @@ def test_hdf5_is_indexed_apart(tmp_path):
     with pytest.raises(ValueError, match="isolate is 'no'"):
         penstock.open(tmp_path, index="memory", isolate="no")
     (tmp_path / "1.h5").write_bytes((tmp_path / "1.h5").read_bytes()[:700])
-    with pytest.raises(FormatError, match="cannot be read as HDF5"):
+    with pytest.raises(FormatError, match="is no HDF5, or damaged"):
         penstock.open(tmp_path, index="memory")
