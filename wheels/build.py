@@ -111,7 +111,8 @@ def check_wheel(wheel: Path) -> None:
 def _compile(interpreter: Interpreter, architecture: str, folder: Path, jobs: int) -> Path:
     python = _make_builder(interpreter)
     settings = {
-        "build-dir": folder / "cmake",
+        # The core knows nothing of Python: compiled once, it serves the wheels of all interpreters.
+        "build-dir": WORK / f"cmake-{architecture}",
         "install.strip": "false",
         "cmake.define.CMAKE_TOOLCHAIN_FILE": write_toolchain(architecture),
         "cmake.define.PENSTOCK_SYMBOLS": "ON",
