@@ -21,7 +21,8 @@ class InterruptAt:
     """Trace function that raises KeyboardInterrupt at the n-th place in some modules where CPython
     handles a signal: after a call, at the start of a function, and where a loop goes back.
 
-    So it is no place between the last call of a `with` block and the call that ends the block.
+    So it is no place between the last call of a `with` block and the call that ends the block, nor
+    at the start of a handler, where an exception would leave the handled one set for good.
 
     left:  places that are to come before that; -1 once it has been raised.
     """
@@ -36,7 +37,7 @@ class InterruptAt:
         if frame.f_code.co_filename not in self._files or self._is_destroying(frame):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "return":
+        if event in ("return", "exception"):  # a call that raised looks for no signal
             self._before.pop(frame, None)
         elif event == "opcode":
             before = self._before.get(frame, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import os
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -473,6 +475,21 @@ def test_asking_before_the_others_are_known() -> None:
     fetching.assert_done(drive([early, late], [ticket])[ticket])
     early.close()
     late.close()
+
+
+def test_fetch_that_is_never_sent_is_released() -> None:
+    """A fetch whose time is over before the node lets us in leaves no reference to its buffers."""
+    keys = [KeyPair.generate(), KeyPair.generate()]
+    asking, silent = (ZeroMQPeer(node, "job", keys[node], timeout_s=0.2) for node in (0, 1))
+    asking.meet({node: ZeromqMember(silent.address, keys[node].public) for node in (0, 1)})
+    fetching = Fetching([8])
+    ticket, buffer = fetching.submit(asking), weakref.ref(fetching.buffers[0])
+    fetching.assert_failed(drive([asking], [ticket])[ticket], Reason.TIMEOUT)
+    del fetching
+    gc.collect()
+    assert buffer() is None
+    asking.close()
+    silent.close()
 
 
 def test_node_comes_back() -> None:

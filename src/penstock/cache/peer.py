@@ -321,8 +321,6 @@ class Fetches:
     def next(self, node: int) -> Fetch | None:
         """Return the fetch to be sent to a node now, if there is room for it."""
         waiting = self._waiting[node]
-        while waiting and waiting[0].ticket not in self._open:  # ended while it waited
-            waiting.popleft()
         if not waiting:
             return None
         is_full = (
@@ -344,6 +342,8 @@ class Fetches:
         if fetch.is_sent:
             self._in_flight[fetch.node] -= 1
             self._in_flight_bytes[fetch.node] -= fetch.size
+        else:
+            self._waiting[fetch.node].remove(fetch)  # else its buffers would stay alive
         failures = fetch.refused if reason is None else np.arange(len(fetch.keys))
         self._ended.append(PeerCompletion(fetch.ticket, failures, reason))
 
