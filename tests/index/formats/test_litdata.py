@@ -168,7 +168,7 @@ def test_integers_as_text_of_old_releases(tmp_path):
     ("config", "message"),
     [
         ({"encryption": {"algorithm": "fernet"}}, "encrypted"),
-        ({"data_format": None}, "needs a list 'data_format'"),
+        ({"data_format": None}, "needs a list .data_format."),
         ({"data_format": ["no_header_numpy:9", "int"]}, "has 'image' of no whole float"),
         ({"data_format": ["jpeg"]}, "do not add up|does not add up"),
     ],
@@ -189,7 +189,7 @@ def test_a_configuration_that_cannot_be(config, message, tmp_path):
         ({"chunk_size": None}, FormatError, "not a number"),
         ({"filename": "../x"}, FormatError, "not the path of a file"),
         ({"filename": "chunk-0-9.bin"}, MissingError, "does not exist"),
-        ({"filename": 3}, FormatError, "not the name of a file"),
+        ({"filename": 3}, FormatError, "malformed"),
     ],
 )
 def test_a_chunk_that_cannot_be(chunk, error, message, tmp_path):

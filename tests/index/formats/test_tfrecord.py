@@ -19,8 +19,8 @@ from tfrecord import TFRecordWriter, example_pb2
 import penstock
 import penstock.convert
 from penstock import _core
-from penstock.index.formats.tf_example import parse_example
 from penstock.index.formats.tfrecord import sniff
+from tests.index.formats.example_parser import parse_example
 
 
 def framed(data: bytes) -> bytes:

@@ -29,9 +29,9 @@ from ...extent import Files, Int
 from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Index
-from . import arrow, column_choice, rows
-from .manifests import Manifest, has_shards, is_manifest
-from .shards import Location, number_first
+from . import arrow, column_choice, row_shards
+from .row_shards import Manifest
+from .shards import Location, lay_out_extents, number_first
 
 _CHUNK = re.compile(r"chunk-\d+-\d+.*\.bin")
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -56,7 +56,8 @@ _TORCH = {
 
 
 class _LitChunk(NamedTuple):
-    name: str
+    """Number of samples of a chunk, and of tokens if index.json says it."""
+
     samples: int
     tokens: int | None
 
@@ -93,7 +94,8 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_dataset(store: Store) -> bool:
     """True if the root has the index of such chunks, or is above some."""
-    return is_manifest(store, b'"chunks"', b'"chunk_bytes"') or has_shards(store, _CHUNK)
+    named = row_shards.is_manifest(store, b'"chunks"', b'"chunk_bytes"')
+    return named or row_shards.has_shards(store, _CHUNK)
 
 
 def build(
@@ -107,15 +109,20 @@ def build(
 ) -> Index:
     """The index of all samples, chunk after chunk in the order of index.json."""
     manifest = Manifest.read(store, "LitData chunks", _CHUNK)
-    chunks = _list_chunks(manifest)
-    config = manifest.value.get("config")
-    if not isinstance(config, dict):
-        raise manifest.flaw("it has no 'config'")
-    if config.get("encryption"):
-        raise manifest.flaw("the chunks are encrypted: write them without, or `penstock convert`")
-    leaves = _list_leaves(manifest, config)
-    manifest.check_inside([chunk.name for chunk in chunks])
-    files = store.stat([chunk.name for chunk in chunks], lambda _: f"{manifest.path}: ", progress)
+    with manifest.parsing():
+        entries, config = manifest.value["chunks"], manifest.value["config"]
+        if not entries:
+            raise manifest.flaw("it lists no chunks: the writer did not finish")
+        if config.get("encryption"):
+            raise manifest.flaw("the chunks are encrypted: write them without")
+        leaves = _list_leaves(config)
+        names = manifest.check_names([entry["filename"] for entry in entries])
+        chunks = []
+        for entry in entries:
+            dim = entry.get("dim")
+            tokens = None if dim is None else manifest.check_count(dim)
+            chunks.append(_LitChunk(manifest.check_count(entry["chunk_size"]), tokens))
+    files = store.stat(names, lambda _: f"{manifest.path}: ", progress)
     sources = manifest.sources(files)
     if config.get("item_loader") == "TokensLoader":
         if len(leaves) != 1:
@@ -128,48 +135,39 @@ def build(
         files, lambda number, source: _parse_body(source, chunks[number]), progress
     )
     kind = bodies[0].kind
-    for number, body in enumerate(bodies):
+    for name, body in zip(names, bodies, strict=True):
         if body.kind != kind:
-            raise manifest.flaw(f"{chunks[number].name} is {body.kind!r}, others {kind!r}")
+            raise manifest.flaw(f"{name} is {body.kind!r}, others {kind!r}")
     if kind == "arrow":
         return _index_tables(store, manifest, files, chunks, bodies, fields, label)
     if not sum(chunk.samples for chunk in chunks):
         raise manifest.flaw("it lists no samples")
-    names = [leaf.name for leaf in leaves]
+    known = [leaf.name for leaf in leaves]
     scalars = {leaf.name for leaf in leaves if leaf.scalar and leaf.dtype.kind == "i"}
-    integers = scalars if kind == "plain" else set()
-    if label and label in scalars and not integers:
+    if kind != "plain" and label and label in scalars:
         raise UsageError(f"{manifest.path}: {label!r} is compressed: take it as a field")
-    chosen, label = column_choice.choose_columns(manifest.path, names, integers, fields, label)
-    numbers = [names.index(name) for name in chosen]
+    integers = scalars if kind == "plain" else set()
+    chosen, label = column_choice.choose_columns(manifest.path, known, integers, fields, label)
+    numbers = [known.index(name) for name in chosen]
     if kind != "plain":
-        layout = _lay_out_chunks(chunks, bodies)
-        parts = [_make_decoded_field(leaves, number, kind) for number in numbers]
-        return Index("litdata", files, tuple(parts), (layout,) * len(parts), sources)
-    wanted = None if label is None else names.index(label)
-    width = 0 if wanted is None else leaves[wanted].dtype.itemsize
+        chunked = _lay_out_chunks(chunks, bodies)
+        decoded = tuple(_make_decoded_field(leaves, number, kind) for number in numbers)
+        return Index("litdata", files, decoded, (chunked,) * len(decoded), sources)
+    wanted = None if label is None else known.index(label)
+    sizes = [None] * len(leaves)
 
-    def parse(number: int, source: StoreFile) -> rows.ShardRows:
-        edges = bodies[number].edges
-        return rows.parse_rows(source, edges, [None] * len(leaves), wanted, width)
+    def parse(number: int, source: StoreFile) -> row_shards.ShardRows:
+        width = 0 if wanted is None else leaves[wanted].dtype.itemsize
+        return row_shards.parse_rows(source, bodies[number].edges, sizes, wanted, width)
 
     shard_rows = store.parse(files, parse, progress)
-    placed = rows.make_layouts(files, shard_rows, [None] * len(leaves), numbers)
-    labels: Int | None = None
-    if label is not None:
-        values = [np.ascontiguousarray(each.values).view("<i8").reshape(-1) for each in shard_rows]
-        labels = np.concatenate(values)
-    return Index(
-        format="litdata",
-        files=files,
-        fields=tuple(
-            _make_field(manifest, leaves[number], layout)
-            for number, layout in zip(numbers, placed, strict=True)
-        ),
-        layouts=tuple(placed),
-        sources=sources,
-        label_column=labels,
+    layouts = row_shards.make_layouts(shard_rows, sizes, numbers)
+    parts = tuple(
+        _make_field(manifest, leaves[number], layout)
+        for number, layout in zip(numbers, layouts, strict=True)
     )
+    labels = None if label is None else row_shards.join_values(shard_rows, "<i8")
+    return Index("litdata", files, parts, tuple(layouts), sources, label_column=labels)
 
 
 def _lay_out_tokens(
@@ -181,51 +179,40 @@ def _lay_out_tokens(
     block_size: int | None,
 ) -> tuple[Field, Layout]:
     """Lay out documents, or blocks of `block_size` tokens from the start of each chunk."""
+
+    def parse(number: int, source: StoreFile) -> Int:
+        body = _parse_body(source, chunks[number])
+        if body.kind != "plain":
+            raise FormatError(f"{source.path} is compressed, or holds no tokens ({body.kind})")
+        count = (source.size - int(body.edges[0])) // dtype.itemsize
+        if block_size is not None and chunks[number].tokens not in (None, count):
+            announced = f"{chunks[number].tokens:,}"
+            raise source.flaw(0, f"{count:,} tokens, and index.json says {announced}")
+        return body.edges
+
+    edges = store.parse(files, parse)
     if block_size is None:
-        edges = store.parse(files, lambda number, source: _read_edges(source, chunks[number]))
-        count = number_first([len(edge) - 1 for edge in edges])
-        length = np.concatenate([np.diff(each) for each in edges])
-        _check_elements(manifest, "tokens", dtype, length)
-        file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(count))
-        offset = np.concatenate([each[:-1] for each in edges])
-        if not count[-1]:
+        layout = lay_out_extents([one[:-1] for one in edges], [np.diff(one) for one in edges])
+        _check_elements(manifest, "tokens", dtype, layout.length)
+        if not layout.count:
             raise manifest.flaw("it lists no documents")
-        return Field("tokens", dtype, None), RowTable(file, offset, length)
-    blocks_of = store.parse(
-        files, lambda number, source: _count_blocks(source, chunks[number], dtype, block_size)
-    )
-    first = number_first([blocks for _, blocks in blocks_of])
+        return Field("tokens", dtype, None), layout
+    base = np.array([one[0] for one in edges], np.int64)
+    block_bytes = block_size * dtype.itemsize
+    first = number_first(((files.size - base) // dtype.itemsize // block_size).tolist())
     if not first[-1]:
         raise manifest.flaw(f"no chunk holds {block_size:,} tokens: give a smaller block_size")
-    base = np.array([base for base, _ in blocks_of], np.int64)
-    return Field("tokens", dtype, (block_size,)), Fixed(first, base, block_size * dtype.itemsize)
-
-
-def _list_chunks(manifest: Manifest) -> list[_LitChunk]:
-    entries = manifest.list_of(manifest.value, "chunks")
-    if not entries:
-        raise manifest.flaw("it lists no chunks: the writer did not finish")
-    chunks = []
-    for number, entry in enumerate(entries):
-        where = f"chunk {number}"
-        dim = entry.get("dim")
-        chunks.append(
-            _LitChunk(
-                manifest.name_of(entry, "filename", where),
-                manifest.count_of(entry, "chunk_size", where),
-                None if dim is None else manifest.count_of(entry, "dim", where),
-            )
-        )
-    return chunks
+    return Field("tokens", dtype, (block_size,)), Fixed(first, base, block_bytes)
 
 
 # -- leaves ----------------------------------------------------------------------------------------
 
 
-def _list_leaves(manifest: Manifest, config: Mapping[str, Any]) -> list[_Leaf]:
-    kinds = config.get("data_format")
-    if not isinstance(kinds, list) or not kinds or not all(isinstance(k, str) for k in kinds):
-        raise manifest.flaw(f"the configuration needs a list 'data_format', but has {kinds!r}")
+def _list_leaves(config: Mapping[str, Any]) -> list[_Leaf]:
+    """List the leaves of a sample, by their names, or by their numbers if they have none."""
+    kinds = config["data_format"]
+    if not isinstance(kinds, list) or not kinds:
+        raise ValueError("the configuration needs a list 'data_format'")
     try:
         names = list(_list_names(json.loads(str(config.get("data_spec")))[1], ""))
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -290,7 +277,7 @@ def _parse_body(source: StoreFile, chunk: _LitChunk) -> _Body:
         return _parse_framed(source, chunk)
     if head.startswith(_ZSTD):
         return _Body("whole", np.array([0, source.size], np.int64))
-    edges = rows.read_table(source, chunk.samples)
+    edges = row_shards.read_table(source, chunk.samples)
     head_bytes = 4 * (len(edges) + 1)
     if source.size > head_bytes and bool((edges == head_bytes).all()):
         tail = source.read(max(head_bytes, source.size - _TAIL_BYTES), _TAIL_BYTES)
@@ -300,69 +287,50 @@ def _parse_body(source: StoreFile, chunk: _LitChunk) -> _Body:
             if start < head_bytes:
                 raise source.flaw(end, f"an Arrow table of {end - start:,} bytes does not fit")
             return _Body("arrow", np.array([start, end], np.int64))
-    rows.check_table(source, edges)
+    row_shards.check_table(source, edges)
     for sample in np.flatnonzero(np.diff(edges))[:1]:
         if source.read(int(edges[sample]), len(_ZSTD)) == _ZSTD:
             return _Body("sample", edges)
     return _Body("plain", edges)
 
 
-def _read_edges(source: StoreFile, chunk: _LitChunk) -> Int:
-    """Read where each document of a chunk of tokens begins, and where the last ends."""
-    body = _parse_body(source, chunk)
-    if body.kind != "plain":
-        raise FormatError(f"{source.path} is compressed, or holds no tokens ({body.kind})")
-    return body.edges
-
-
 def _parse_framed(source: StoreFile, chunk: _LitChunk) -> _Body:
     """Parse a chunk of frames, each of which decodes to several samples."""
-    head = source.read(0, _FRAME_HEAD)
-    if len(head) < _FRAME_HEAD:
-        raise source.flaw(0, "the file ends within its header")
-    version = int.from_bytes(head[8:10], "little")
-    samples, _, count = np.frombuffer(head, "<u4", 3, 12).tolist()
-    if version != 1:
-        raise source.flaw(8, f"frames of version {version}: only version 1 can be read")
-    if samples != chunk.samples:
-        raise source.flaw(12, f"{samples:,} samples, and index.json says {chunk.samples:,}")
+    head = np.frombuffer(source.read(8, _FRAME_HEAD - 8).ljust(_FRAME_HEAD - 8, b"\0"), "<u4")
+    samples, count = int(head[1]), int(head[3])
+    if head[0] & 0xFFFF != 1 or samples != chunk.samples:
+        what = f"frames of version {head[0] & 0xFFFF}, {samples:,} samples"
+        raise source.flaw(8, f"{what}, and index.json says {chunk.samples:,}: version 1 is read")
     at = _FRAME_HEAD + 4 * (samples + 1)
     end = at + _FRAME.itemsize * count
-    if end > source.size:
-        raise source.flaw(20, f"the tables of {count:,} frames leave the file")
-    data = source.read(at, end - at)
+    data = source.read(at, end - at) if end <= source.size else b""
     if len(data) != end - at:
-        raise source.flaw(at, "the file ends within its tables")
+        raise source.flaw(20, f"the tables of {count:,} frames leave the file")
     table = np.frombuffer(data, _FRAME)
-    first, items = table["first"].astype(np.int64), table["items"].astype(np.int64)
-    length = table["stored"].astype(np.int64)
     # As unsigned numbers, places beyond 2^63 are too large as well.
     if (table["offset"] > source.size).any():
         raise source.flaw(at, f"a frame begins beyond the end at {source.size:,}")
-    offset = table["offset"].astype(np.int64)
+    offset, length, items, first = (
+        table[name].astype(np.int64) for name in ("offset", "stored", "items", "first")
+    )
     if (items <= 0).any() or (np.append(first, samples) != np.append(0, np.cumsum(items))).any():
         raise source.flaw(at, f"the frames do not hold the samples 0 to {samples:,} in turn")
-    edges = np.concatenate([[end], offset + length])
-    if (np.append(offset, source.size) < edges).any():
+    if (np.append(offset, source.size) < np.append(end, offset + length)).any():
         raise source.flaw(at, "frames overlap, or lie beyond the end of the file")
     return _Body("frames", np.array([end, source.size]), np.stack([offset, length, items], 1))
 
 
 def _lay_out_chunks(chunks: Sequence[_LitChunk], bodies: Sequence[_Body]) -> Chunked:
     """Lay out the compressed chunks to decode: frames, samples or whole files."""
-    parts = []
+    tables = []
     for chunk, body in zip(chunks, bodies, strict=True):
-        if body.frames is not None:
-            parts.append(body.frames)
-            continue
-        each = 1 if body.kind == "sample" else chunk.samples
         length = np.diff(body.edges)
-        parts.append(np.stack([body.edges[:-1], length, np.full(len(length), each)], 1))
-    table = np.concatenate(parts)
-    file = np.repeat(np.arange(len(parts), dtype=np.uint32), [len(part) for part in parts])
-    held = table[:, 2] > 0
-    extents = RowTable(file[held], table[held, 0].copy(), table[held, 1].copy())
-    return Chunked(number_first(table[held, 2].tolist()), extents)
+        samples = np.full(len(length), 1 if body.kind == "sample" else chunk.samples)
+        plain = np.stack([body.edges[:-1], length, samples], 1)
+        table = plain if body.frames is None else body.frames
+        tables.append(table[table[:, 2] > 0])
+    extents = lay_out_extents([each[:, 0] for each in tables], [each[:, 1] for each in tables])
+    return Chunked(number_first(np.concatenate(tables)[:, 2].tolist()), extents)
 
 
 def _make_decoded_field(leaves: Sequence[_Leaf], number: int, kind: str) -> Field:
@@ -389,7 +357,6 @@ def _index_tables(
     """Make the index of the rows of Arrow tables, one in each chunk."""
     if label == "":
         raise UsageError(f"{manifest.path}: chunks of Arrow tables take no label='': name fields")
-    columns = None if fields is None else list(fields)
 
     def parse(number: int, source: StoreFile) -> arrow.ArrowContent:
         start, end = bodies[number].edges.tolist()
@@ -398,23 +365,11 @@ def _index_tables(
             return source.read(start + offset, max(0, min(length, end - start - offset)))
 
         table = StoreFile(f"{source.path} (from byte {start:,} on)", end - start, fetch, -1)
-        content = arrow.parse_file(table, columns, label)
-        held, announced = sum(content.rows), chunks[number].samples
-        if held != announced:
-            raise source.flaw(start, f"a table of {held:,} rows, in index.json {announced:,}")
+        content = arrow.parse_file(table, fields, label)
+        count, announced = sum(content.rows), chunks[number].samples
+        if count != announced:
+            raise source.flaw(start, f"a table of {count:,} rows, in index.json {announced:,}")
         return arrow.shift_places(content, start)
 
     contents = store.parse(files, parse)
-    return arrow.make_index("litdata", files, manifest.sources(files), contents, columns, label)
-
-
-def _count_blocks(
-    source: StoreFile, chunk: _LitChunk, dtype: np.dtype[Any], block_size: int
-) -> tuple[int, int]:
-    """Find where the blocks of tokens of a chunk begin, and how many there are."""
-    edges = _read_edges(source, chunk)
-    base = int(edges[0])
-    held = (source.size - base) // dtype.itemsize
-    if chunk.tokens is not None and chunk.tokens != held:
-        raise source.flaw(base, f"{held:,} tokens, and index.json says {chunk.tokens:,}")
-    return base, held // block_size
+    return arrow.make_index("litdata", files, manifest.sources(files), contents, fields, label)

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,16 +35,14 @@ from ...engine.store import Progress, Store, StoreFile
 from ...errors import ChangedError, FormatError, MissingError, UsageError
 from ...extent import Files, Int, Names, joined, unseen
 from ..fields import Field
-from ..layout import RowTable
 from ..table import Index
-from .shards import Location, check_named_once, number_first
+from .shards import Location, check_named_once, join_names, lay_out_extents
 
 DATA = "data.mdb"
 """Name of the file of an environment that is a folder."""
 
 
 _EXCLUDED = ("__keys__", "__len__")
-_ORDERS = ("key", "file")
 _MAGIC = (bytes.fromhex("DEC0EFBE"), bytes.fromhex("BEEFC0DE"))
 _HEAD_BYTES = 192
 _META_HEADERS = {1: 16, 2: 24, 3: 24}
@@ -52,46 +51,33 @@ _META_HEADERS = {1: 16, 2: 24, 3: 24}
 
 def is_dataset(store: Store) -> bool:
     """True if the root is an environment, by the name of its file, damaged or not."""
-    _, errors = store.probe(unseen(store.root, [DATA]))
-    return not errors[0]
+    return not store.probe(unseen(store.root, [DATA]))[1].any()
 
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form, without those that have their default."""
-    normalized: dict[str, Any] = {}
-    database = options.get("database")
-    if isinstance(database, bytes):
-        database = os.fsdecode(database)
-    if database is not None:
-        if not isinstance(database, str):
-            raise UsageError(f"database is {database!r}: give the name of one in the environment")
-        normalized["database"] = database
-    for name in ("datum", "verify"):
-        value = options.get(name)
-        if value not in (None, True, False):
-            raise UsageError(f"{name} is {value!r}: use True or False")
-        if value is not None and (value or name == "verify"):
-            normalized[name] = bool(value)
-    order = options.get("order", "key")
-    if order not in _ORDERS:
-        raise UsageError(f"order is {order!r}: use 'key', or 'file' for ascending offsets")
-    if order != "key":
-        normalized["order"] = order
-    if options.get("exclude") is not None:
-        exclude = _normalize_keys(options["exclude"])
-        if exclude != list(_EXCLUDED):
-            normalized["exclude"] = exclude
+    normalized = {name: value for name, value in options.items() if value is not None}
+    for name, choices in (("datum", (False, True)), ("order", ("key", "file"))):
+        if normalized.get(name, choices[0]) not in choices:
+            raise UsageError(
+                f"{name} is {normalized[name]!r}: use {' or '.join(map(str, choices))}"
+            )
+        if normalized.get(name) == choices[0]:
+            del normalized[name]
+    if not isinstance(normalized.get("verify", True), bool):
+        raise UsageError(f"verify is {normalized['verify']!r}: use True or False")
+    try:
+        if "database" in normalized:
+            normalized["database"] = os.fsdecode(normalized["database"])
+        if "exclude" in normalized:
+            keys = normalized.pop("exclude")
+            keys = [keys] if isinstance(keys, str | bytes) else keys
+            normalized["exclude"] = sorted({os.fsdecode(key) for key in keys})
+    except TypeError:
+        raise UsageError(f"database= and exclude= are of keys, text or bytes: {options}") from None
+    if normalized.get("exclude") == list(_EXCLUDED):
+        del normalized["exclude"]
     return normalized
-
-
-def _normalize_keys(exclude: Any) -> list[str]:
-    keys = [exclude] if isinstance(exclude, str | bytes) else exclude
-    if not isinstance(keys, Iterable):
-        raise UsageError(f"exclude is {exclude!r}: give the keys that are not samples")
-    keys = list(keys)
-    if not all(isinstance(key, str | bytes) for key in keys):
-        raise UsageError(f"exclude is {exclude!r}: give the keys as text or bytes")
-    return sorted({os.fsdecode(key) for key in keys})
 
 
 class _LmdbRecords(NamedTuple):
@@ -133,8 +119,11 @@ def build(
         if now != stamp:
             raise ChangedError(f"{source.path}: it was written to meanwhile: open it again")
         keys = Names(records["keys"], records["ends"])
+        if records["integer_keys"] and len(keys):  # all of one width
+            numbers = keys.text.view(f"<u{int(keys.ends[0])}").tolist()
+            keys = Names.of([str(number) for number in numbers])
         return _LmdbRecords(
-            _write_decimal(keys) if records["integer_keys"] else keys,
+            keys,
             records["offset"],
             records["length"],
             records["label"] if datum and records["labelled"] else None,
@@ -143,27 +132,26 @@ def build(
         )
 
     walked = store.parse(files, parse, progress)
-    counts = [len(records.length) for records in walked]
-    if not sum(counts):
+    filled = [records for records in walked if len(records.length)]
+    if not filled:
         raise FormatError(f"{files.path(0)} holds no samples: write some, or see exclude=")
-    filled = [each for each in walked if len(each.length)]
-    shape = filled[0].shape if len({each.shape for each in filled}) == 1 else None
-    labelled = any(each.label is not None for each in filled)
+    shape = filled[0].shape if len({records.shape for records in filled}) == 1 else None
+    labels = None
+    if any(records.label is not None for records in filled):
+        columns = [
+            np.zeros(len(records.length), np.int64) if records.label is None else records.label
+            for records in walked
+        ]
+        labels = np.concatenate(columns)
     return Index(
-        format="lmdb",
-        files=files,
-        fields=(Field("data", np.dtype(np.uint8), shape),),
-        layouts=(
-            RowTable(
-                np.repeat(np.arange(len(files), dtype=np.uint32), counts),
-                _concatenate([each.offset for each in walked]),
-                _concatenate([each.length for each in walked]),
-            ),
-        ),
-        sources=sources,
-        label_column=_concatenate([_take_labels(each) for each in walked]) if labelled else None,
-        names=_concatenate_names([each.names for each in walked]),
-        stamp=[each.stamp for each in walked],
+        "lmdb",
+        files,
+        (Field("data", np.dtype(np.uint8), shape),),
+        (lay_out_extents([one.offset for one in walked], [one.length for one in walked]),),
+        sources,
+        label_column=labels,
+        names=join_names([records.names for records in walked]),
+        stamp=[records.stamp for records in walked],
     )
 
 
@@ -188,22 +176,15 @@ def _list_files(store: Store, place: Location) -> tuple[Files, Files]:
 
     For an environment that is a folder only `data.mdb` counts: readers make a lock file beside it.
     """
-    if place.kind == "folder":
-        files = store.stat([DATA])
-        return files, files
-    if place.kind == "file":
-        files = store.stat([place.name])
+    if place.kind != "pattern":
+        files = store.stat([DATA if place.kind == "folder" else place.name])
         return files, files
     names = list_environments(store, place)
     files = store.stat(names)
-    inside = {name.removesuffix(DATA).rstrip("/") for name in names if _is_inside(name)}
-    outside = {os.path.dirname(name) for name in names if not _is_inside(name)}
-    folders = store.folders(sorted({"", *outside, *(os.path.dirname(each) for each in inside)}))
+    # The folder of an environment's own folder, or of its file: another may come there.
+    above = [re.sub(rf"(^|/){DATA}$", "", name) for name in names]
+    folders = store.folders(sorted({"", *map(os.path.dirname, above)}))
     return files, joined(folders, files)
-
-
-def _is_inside(name: str) -> bool:
-    return os.path.basename(name) == DATA
 
 
 def list_environments(store: Store, place: Location) -> list[str]:
@@ -218,7 +199,13 @@ def list_environments(store: Store, place: Location) -> list[str]:
                 os.path.join(name, DATA) if is_folder else name
                 for name, is_folder in zip(matched, folders, strict=True)
             ]
-            _check_environments(store, [name for name in paths if name not in matched])
+            inside = [name for name in paths if name not in matched]
+            missing = np.flatnonzero(store.probe(unseen(store.root, inside))[1] == errno.ENOENT)
+            for row in missing[:1].tolist():  # such a folder may hold anything else
+                folder = os.path.dirname(os.path.join(store.root, inside[row]))
+                raise FormatError(
+                    f"{folder} is a folder without {DATA}: open it by itself, and mix"
+                )
         else:  # shell patterns give files alone
             paths = store.match(os.path.join(pattern, DATA))
         if not paths:
@@ -226,37 +213,3 @@ def list_environments(store: Store, place: Location) -> list[str]:
         names += paths
     check_named_once(store, names)
     return names
-
-
-def _check_environments(store: Store, names: Sequence[str]) -> None:
-    """Raise FormatError if a listed folder has no `data.mdb`: it may hold anything else."""
-    _, errors = store.probe(unseen(store.root, names))
-    for name, error in zip(names, errors.tolist(), strict=True):
-        if error == errno.ENOENT:
-            folder = os.path.dirname(os.path.join(store.root, name))
-            raise FormatError(f"{folder} is a folder without {DATA}: open it by itself, and mix")
-
-
-def _concatenate(columns: Sequence[Int]) -> Int:
-    return columns[0] if len(columns) == 1 else np.concatenate(columns)
-
-
-def _take_labels(walked: _LmdbRecords) -> Int:
-    return np.zeros(len(walked.length), np.int64) if walked.label is None else walked.label
-
-
-def _concatenate_names(names: Sequence[Names]) -> Names:
-    """Concatenate names."""
-    if len(names) == 1:
-        return names[0]
-    starts = number_first([len(name.text) for name in names])
-    ends = [each.ends + start for each, start in zip(names, starts.tolist(), strict=False)]
-    return Names(np.concatenate([each.text for each in names]), np.concatenate(ends))
-
-
-def _write_decimal(keys: Names) -> Names:
-    """Write integer keys, all of one width, as decimal numbers."""
-    if not len(keys):
-        return keys
-    width = int(keys.ends[0])
-    return Names.of([str(number) for number in keys.text.view(f"<u{width}").tolist()])

@@ -17,7 +17,7 @@ from ...engine.store import Progress, Store
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..fields import Field
-from ..layout import Pieces, RowTable
+from ..layout import Layout
 from ..table import Index
 from . import shards
 from .shards import Location
@@ -56,24 +56,15 @@ def build(
         lambda _, source: source.walk("recordio", header=label is not None, strip=strip),
         progress,
     )
-    offset = np.concatenate([records["offset"] for records in walked])
-    length = np.concatenate([records["length"] for records in walked])
+    offsets, lengths = ([records[side] for records in walked] for side in ("offset", "length"))
     counts = np.concatenate([np.diff(records["first"]) for records in walked])
     shards.check_any(files, len(counts), "records")
-    file = shards.make_file_column([len(records["offset"]) for records in walked])
-    layout: RowTable | Pieces
-    if (counts == 1).all():
-        layout = RowTable(file, offset, length)
-    else:
-        layout = Pieces(shards.number_first(counts.tolist()), file, offset, length)
-    return Index(
-        format="recordio",
-        files=files,
-        fields=(Field("data", np.dtype(np.uint8), None),),
-        layouts=(layout,),
-        sources=sources,
-        label_column=_convert_labels(files, walked) if label is not None else None,
-    )
+    layout: Layout = shards.lay_out_extents(offsets, lengths)
+    if (counts != 1).any():
+        layout = shards.lay_out_pieces(counts, offsets, lengths)
+    field = Field("data", np.dtype(np.uint8), None)
+    labels = _convert_labels(files, walked) if label is not None else None
+    return Index("recordio", files, (field,), (layout,), sources, label_column=labels)
 
 
 def _convert_labels(files: Files, walked: list[dict[str, Any]]) -> Int:

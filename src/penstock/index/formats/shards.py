@@ -11,7 +11,8 @@ import numpy as np
 
 from ...engine.store import Listing, Progress, Store
 from ...errors import FormatError, MissingError, UsageError
-from ...extent import FileIds, Files, joined
+from ...extent import FileIds, Files, Int, Names, joined
+from ..layout import Pieces, RowTable
 
 Kind = Literal["folder", "file", "pattern"]
 
@@ -81,7 +82,7 @@ def check_named_once(store: Store, names: Sequence[str]) -> None:
         raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")
 
 
-def number_first(counts: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def number_first(counts: Sequence[int] | Int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Number each file's first sample and, at the end, the count of all."""
     return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
 
@@ -117,6 +118,39 @@ def check_inside(store: Store, by: str, names: Sequence[str]) -> None:
 
         if not is_blob(store.root, real):
             raise FormatError(f"{by}{os.path.join(store.root, name)} is a link out of the data set")
+
+
+def lay_out_extents(offsets: Sequence[Int], lengths: Sequence[Int]) -> RowTable:
+    """Lay out samples of one extent each, of one file after the other."""
+    return RowTable(make_file_column(list(map(len, offsets))), _join(offsets), _join(lengths))
+
+
+def lay_out_pieces(counts: Int, offsets: Sequence[Int], lengths: Sequence[Int]) -> Pieces:
+    """Lay out samples of `counts` extents each, of one file after the other."""
+    file = make_file_column(list(map(len, offsets)))
+    return Pieces(number_first(counts), file, _join(offsets), _join(lengths))
+
+
+def _join(columns: Sequence[Int]) -> Int:
+    if len(columns) == 1 and columns[0].flags.c_contiguous:
+        return columns[0]
+    return np.concatenate([np.zeros(0, np.int64), *columns])
+
+
+def join_names(names: Sequence[Names]) -> Names:
+    """Join the names of the samples of all files."""
+    if len(names) == 1:
+        return names[0]
+    starts = number_first([len(one.text) for one in names]).tolist()
+    ends = [one.ends + start for one, start in zip(names, starts, strict=False)]
+    return Names(np.concatenate([one.text for one in names]), np.concatenate(ends))
+
+
+def number_classes(texts: Sequence[str], key: Any = None) -> tuple[tuple[str, ...], Int]:
+    """Number the names of classes, sorted by `key`: the names, and the label of each text."""
+    classes = sorted(set(texts), key=key)
+    number = {name: label for label, name in enumerate(classes)}
+    return tuple(classes), np.array([number[text] for text in texts], np.int64)
 
 
 def make_file_column(counts: Sequence[int]) -> FileIds:

@@ -39,6 +39,7 @@ _CHOICES = {
     "ignore_zeros": (False, True),
     "end": ("required", "optional"),
 }
+"""Values of options, the default first."""
 
 
 class TarShard(NamedTuple):
@@ -87,43 +88,30 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalize_fields(fields: Any) -> dict[str, list[str]]:
-    if isinstance(fields, str):
-        fields = [fields]
-    if not isinstance(fields, Mapping | Sequence):
-        raise UsageError(f"fields is {fields!r}: give a list, or a mapping, of extensions")
-    if not isinstance(fields, Mapping):
-        fields = {alternatives: alternatives for alternatives in fields}
-        named = False
-    else:
-        named = True
+    """Return the alternatives of each field; the first names it if it has no name of its own."""
     normalized: dict[str, list[str]] = {}
-    for name, alternatives_of in fields.items():
-        split = (
-            alternatives_of.split(";")
-            if isinstance(alternatives_of, str)
-            else list(alternatives_of)
-        )
-        names = [one.strip().lower().lstrip(".") for one in split if isinstance(one, str)]
-        if not names or not all(names) or not isinstance(name, str):
-            raise UsageError(f"fields is {fields!r}: name extensions, such as ['jpg;png', 'json']")
-        key = name if named else names[0]
-        if key in normalized:
-            raise UsageError(f"fields has {key!r} twice: name each field once")
-        normalized[key] = names
+    try:
+        listed = [fields] if isinstance(fields, str) else fields
+        named = isinstance(fields, Mapping)
+        for name, alternatives in fields.items() if named else [("", one) for one in listed]:
+            split = alternatives.split(";") if isinstance(alternatives, str) else alternatives
+            names = [one.strip().lower().lstrip(".") for one in split]
+            if not all(names) or (name or names[0]) in normalized:
+                raise ValueError
+            normalized[str(name or names[0])] = names
+    except (AttributeError, IndexError, TypeError, ValueError):
+        normalized = {}
     if not normalized:
-        raise UsageError("fields is empty: name extensions, such as ['jpg;png', 'json']")
+        raise UsageError(f"fields is {fields!r}: name extensions once, such as ['jpg;png', 'json']")
     return normalized
 
 
 def sniff(head: bytes, name: str) -> bool:
     """True if a file is an archive: ustar, GNU and pax by magic; V7 and compressed ones by name."""
-    lower = name.lower()
-    if head[257:262] == b"ustar":
-        return True
-    if lower.endswith(".tar"):
+    if head[257:262] == b"ustar" or name.lower().endswith(".tar"):
         return True
     ending = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
-    return lower.endswith(ending) and unsupported.find_compression(head) is not None
+    return name.lower().endswith(ending) and unsupported.find_compression(head) is not None
 
 
 def build(
@@ -157,32 +145,27 @@ def build(
     if fields is None:
         names = [name for name in in_all if name != wanted]
         fields = {name: [name] for name in names or in_all}
-        if not fields:
-            raise _nothing_common_error(files, contents)
+    if not fields:
+        there = list(dict.fromkeys(name for shard in contents for name in shard.extensions))
+        shown = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
+        raise FormatError(
+            f"{files.path(0)}: no extension is in every sample (there are {shown}): "
+            f"give fields=, such as fields=['{';'.join(there[:2])}']"
+        )
     if wanted is not None and "label" in fields:
         raise UsageError(f"{files.path(0)}: a field would hide the label {wanted!r}: label=''")
     file = shards.make_file_column(counts)
     layouts = []
     for alternatives in fields.values():
-        columns = [
-            _make_column(files, number, shard, alternatives, missing)
-            for number, shard in enumerate(contents)
-        ]
+        columns = [shard.find(alternatives) for shard in contents]
+        if missing == "error":
+            _check_none_lacks(files, contents, columns, " or ".join(alternatives), "or missing=")
         offset, length = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-        layouts.append(RowTable(file, offset, length))
-    classes, label_column = (
-        (None, None) if wanted is None else _number_labels(files, contents, wanted)
-    )
-    return Index(
-        format="tar",
-        files=files,
-        fields=tuple(Field(name, np.dtype(np.uint8), None) for name in fields),
-        layouts=tuple(layouts),
-        sources=sources,
-        classes=classes,
-        label_column=label_column,
-        names=_concatenate_keys(contents),
-    )
+        layouts.append(RowTable(file, np.maximum(offset, 0), length))
+    classes, labels = (None, None) if wanted is None else _number_labels(files, contents, wanted)
+    parts = tuple(Field(name, np.dtype(np.uint8), None) for name in fields)
+    keys = shards.join_names([shard.keys for shard in contents])
+    return Index("tar", files, parts, tuple(layouts), sources, classes, labels, keys)
 
 
 def build_pairs(store: Store, place: Location, progress: Progress | None, **options: Any) -> Index:
@@ -242,81 +225,37 @@ def _find_common(contents: list[TarShard]) -> list[str]:
     """List the extensions that every sample of every file has, in order of first appearance."""
     common: list[str] | None = None
     for shard in contents:
-        if not len(shard.at):
-            continue
-        # No sample has an extension twice, so an extension that all have is counted once for each.
-        counts = np.bincount(shard.extension, minlength=len(shard.extensions))
-        here = {
-            name
-            for name, count in zip(shard.extensions, counts.tolist(), strict=True)
-            if count == len(shard.at)
-        }
-        common = [name for name in common or shard.extensions if name in here]
-        if not common:
-            break
+        if len(shard.at):
+            # No sample has an extension twice: one that all have is counted once for each.
+            counts = np.bincount(shard.extension, minlength=len(shard.extensions))
+            in_all = [shard.extensions[n] for n in np.flatnonzero(counts == len(shard.at))]
+            common = in_all if common is None else [name for name in common if name in in_all]
     return common or []
 
 
-def _nothing_common_error(files: Files, contents: list[TarShard]) -> FormatError:
-    names = list(dict.fromkeys(name for shard in contents for name in shard.extensions))
-    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    more = " and the files beside it" if len(files) > 1 else ""
-    return FormatError(
-        f"{files.path(0)}{more}: no extension is in every sample (there are {shown}): "
-        f"give fields=, such as fields=['{';'.join(names[:2])}']"
-    )
-
-
-def _make_column(
-    files: Files, file: int, shard: TarShard, names: Sequence[str], missing: str
-) -> tuple[Int, Int]:
-    offset, length = shard.find(names)
-    absent = offset < 0
-    if missing == "empty":
-        offset[absent] = 0
-    else:
-        for sample in np.flatnonzero(absent)[:1].tolist():
-            raise _lacks_error(files, file, shard, sample, " or ".join(names), "field")
-    return offset, length
-
-
-def _lacks_error(
-    files: Files, file: int, shard: TarShard, sample: int, what: str, role: str
-) -> FormatError:
-    has = ", ".join(shard.extensions[i] for i in shard.extension[shard.sample == sample].tolist())
-    remedy = (
-        "name what every sample has in fields=, or give missing='empty'"
-        if role == "field"
-        else "name another extension, or give label=''"
-    )
-    return FormatError(
-        f"{files.path(file)}: at byte {shard.at[sample]:,}: the sample {shard.keys[sample]!r} has "
-        f"no {what} (it has {has}): {remedy}"
-    )
+def _check_none_lacks(
+    files: Files, contents: list[TarShard], columns: list[tuple[Int, Int]], what: str, remedy: str
+) -> None:
+    """Raise FormatError for the first sample without a member of a column."""
+    for file, (shard, (offset, _)) in enumerate(zip(contents, columns, strict=True)):
+        for sample in np.flatnonzero(offset < 0)[:1].tolist():
+            numbers = shard.extension[shard.sample == sample].tolist()
+            has = ", ".join(shard.extensions[number] for number in numbers)
+            raise FormatError(
+                f"{files.path(file)}: at byte {shard.at[sample]:,}: the sample "
+                f"{shard.keys[sample]!r} has no {what} (it has {has}): name what every sample has, "
+                f"{remedy}"
+            )
 
 
 def _number_labels(
     files: Files, contents: list[TarShard], label: str
 ) -> tuple[tuple[str, ...] | None, Int]:
     """Take labels as integers; if any is not an integer, as names of classes in sorted order."""
-    for number, shard in enumerate(contents):
-        offset, _ = shard.find([label])
-        for sample in np.flatnonzero(offset < 0)[:1].tolist():
-            raise _lacks_error(files, number, shard, sample, label, "label")
+    columns = [shard.find([label]) for shard in contents]
+    _check_none_lacks(files, contents, columns, label, "or give label=''")
     # One member of that extension for each sample, in the order of samples.
     if all(bool(shard.labels[1].all()) for shard in contents):
         return None, np.concatenate([shard.labels[0] for shard in contents])
     texts = [shard.labels[2][i] for shard in contents for i in range(len(shard.at))]
-    classes = sorted(set(texts), key=lambda name: name.encode("utf-8", "surrogateescape"))
-    numbers = {name: number for number, name in enumerate(classes)}
-    return tuple(classes), np.array([numbers[text] for text in texts], np.int64)
-
-
-def _concatenate_keys(contents: list[TarShard]) -> Names:
-    bases = shards.number_first([len(shard.keys.text) for shard in contents])
-    return Names(
-        np.concatenate([shard.keys.text for shard in contents]),
-        np.concatenate(
-            [shard.keys.ends + base for shard, base in zip(contents, bases, strict=False)]
-        ),
-    )
+    return shards.number_classes(texts, lambda text: text.encode("utf-8", "surrogateescape"))

@@ -28,13 +28,7 @@ from .shards import Location
 _CHECKS = ("none", "length", "all")
 _KINDS = ("absent", "bytes", "floats", "integers")
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
-_COLUMNS = (
-    "feature_kind",
-    "feature_values",
-    "feature_offset",
-    "feature_length",
-    "feature_value",
-)
+_COLUMNS = ("kind", "values", "offset", "length", "value")
 _SUFFIXES = (".tfrecord", ".tfrecords")
 
 
@@ -49,11 +43,11 @@ class RecordFeature(NamedTuple):
 
 
 class TfRecords(NamedTuple):
-    """The records of one file, and their features in the order asked for."""
+    """The records of one file, and their features by name."""
 
     offset: Int
     length: Int
-    features: list[RecordFeature]
+    features: dict[str, RecordFeature]
 
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,84 +98,67 @@ def build(
     names = list(dict.fromkeys([*example.values(), *([label] if label is not None else [])]))
     files, sources = shards.list_files(store, place, progress, extensions)
     walked = store.parse(files, lambda _, source: _walk_file(source, check, names), progress)
-    file = shards.make_file_column([len(records.offset) for records in walked])
-    shards.check_any(files, len(file), "records")
+    shards.check_any(files, sum(len(records.offset) for records in walked), "records")
+    whole = shards.lay_out_extents([one.offset for one in walked], [one.length for one in walked])
     fields, layouts = [], []
     for name, feature in example.items():
-        dtype, offset, length = _find_extents(files, walked, names.index(feature), feature)
+        dtype = _find_dtype(files, walked, feature)
+        found = [records.features[feature] for records in walked]
+        offset, length = (np.concatenate([one[side] for one in found]) for side in (2, 3))
         fields.append(Field(name, dtype, None))
-        layouts.append(RowTable(file, offset, length))
+        layouts.append(RowTable(whole.file, offset, length))
     if not fields:
         fields.append(Field("data", np.dtype(np.uint8), None))
-        offset = np.concatenate([each.offset for each in walked])
-        length = np.concatenate([each.length for each in walked])
-        layouts.append(RowTable(file, offset, length))
-        if verify:
+        layouts.append(whole)
+        if verify and whole.offset is not None:
+            ends, four = whole.offset + whole.length, np.full_like(whole.length, 4)
             fields.append(Field(SUMS_FIELD, np.dtype("<u4"), ()))
-            layouts.append(RowTable(file, offset + length, np.full_like(length, 4)))
-    return Index(
-        format="tfrecord",
-        files=files,
-        fields=tuple(fields),
-        layouts=tuple(layouts),
-        sources=sources,
-        label_column=None
-        if label is None
-        else _take_labels(files, walked, names.index(label), label),
-    )
+            layouts.append(RowTable(whole.file, ends, four))
+    labels = None
+    if label is not None:
+        found = [records.features[label] for records in walked]
+        wrong = [(one.kind != _INTEGERS) | (one.values != 1) for one in found]
+        _refuse(files, walked, label, wrong, "one integer")
+        labels = np.concatenate([one.first for one in found])
+    return Index("tfrecord", files, tuple(fields), tuple(layouts), sources, label_column=labels)
 
 
 def _walk_file(source: StoreFile, check: str, names: list[str]) -> TfRecords:
     unsupported.refuse_compressed(source, "TFRecord file")
     records = source.walk("tfrecord", check=check, features=names)
-    columns = [records[part] for part in _COLUMNS] if names else []
-    features = [
-        RecordFeature(*(column[i :: len(names)] for column in columns)) for i in range(len(names))
-    ]
+    features = {
+        name: RecordFeature(*(records[f"feature_{part}"][i :: len(names)] for part in _COLUMNS))
+        for i, name in enumerate(names)
+    }
     return TfRecords(records["offset"], records["length"], features)
 
 
-def _find_extents(
-    files: Files, walked: list[TfRecords], number: int, name: str
-) -> tuple[np.dtype[Any], Int, Int]:
-    """Find the dtype of a feature, and its place in each record."""
-    kinds = {int(kind) for each in walked for kind in np.unique(each.features[number].kind)}
-    for file, records in enumerate(walked):
-        feature = records.features[number]
-        wrong = feature.offset < 0
-        wrong |= (feature.kind == _BYTES) & (feature.values != 1)
-        wrong |= (feature.kind != _BYTES) & (feature.kind != _FLOATS)
-        for row in np.flatnonzero(wrong)[:1]:
-            raise _refused_error(files, file, records, int(row), name, feature)
+def _find_dtype(files: Files, walked: list[TfRecords], name: str) -> np.dtype[Any]:
+    """Find the dtype of a feature that each record has in one piece, of one kind in all."""
+    found = [records.features[name] for records in walked]
+    wrong = [
+        (one.offset < 0)
+        | ((one.kind != _BYTES) & (one.kind != _FLOATS))
+        | ((one.kind == _BYTES) & (one.values != 1))
+        for one in found
+    ]
+    _refuse(files, walked, name, wrong, "one byte string, or floats in one piece")
+    kinds = {kind for one in found for kind in np.unique(one.kind).tolist()}
     if len(kinds) > 1:
         raise FormatError(f"{files.path(0)} and others: {name!r} is bytes here, floats there")
-    dtype = np.dtype(np.uint8) if kinds == {_BYTES} else np.dtype("<f4")
-    offset = np.concatenate([each.features[number].offset for each in walked])
-    return dtype, offset, np.concatenate([each.features[number].length for each in walked])
+    return np.dtype(np.uint8) if kinds == {_BYTES} else np.dtype("<f4")
 
 
-def _take_labels(files: Files, walked: list[TfRecords], number: int, name: str) -> Int:
+def _refuse(
+    files: Files, walked: list[TfRecords], name: str, wrong: Sequence[npt.NDArray[Any]], want: str
+) -> None:
+    """Raise FormatError for the first record whose feature is wrong."""
     for file, records in enumerate(walked):
-        feature = records.features[number]
-        for row in np.flatnonzero((feature.kind != _INTEGERS) | (feature.values != 1))[:1]:
-            raise _refused_error(files, file, records, int(row), name, feature, "one integer")
-    return np.concatenate([each.features[number].first for each in walked])
-
-
-def _refused_error(
-    files: Files,
-    file: int,
-    walked: TfRecords,
-    row: int,
-    name: str,
-    feature: RecordFeature,
-    want: str = "",
-) -> FormatError:
-    kind, count = int(feature.kind[row]), int(feature.values[row])
-    has = f"{count:,} {_KINDS[kind]}" if kind else "nothing of that name"
-    want = want or "one byte string, or floats in one piece"
-    more = "; decode with penstock.index.parse_example" if kind else ""
-    return FormatError(
-        f"{files.path(file)}: at byte {walked.offset[row]:,}: record {row:,} has {has} for the "
-        f"feature {name!r}, which must be {want}: correct the name, or leave it out{more}"
-    )
+        for row in np.flatnonzero(wrong[file])[:1].tolist():
+            feature = records.features[name]
+            kind, count = int(feature.kind[row]), int(feature.values[row])
+            has = f"{count:,} {_KINDS[kind]}" if kind else "nothing of that name"
+            raise FormatError(
+                f"{files.path(file)}: at byte {records.offset[row]:,}: record {row:,} has {has} "
+                f"for the feature {name!r}, not {want}: correct the name, or leave it out"
+            )

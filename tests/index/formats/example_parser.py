@@ -1,4 +1,4 @@
-"""Parser of tf.Example without TensorFlow: one record's bytes as named lists of values."""
+"""Parser of tf.Example in Python, to compare the compiled one with: named lists of values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import FormatError
+from penstock.errors import FormatError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -30,9 +30,7 @@ class _Tag(NamedTuple):
 def parse_example(data: Buffer) -> dict[str, Value]:
     """Parse the features of a tf.Example by name; FormatError if the bytes are not one.
 
-    For a tf.SequenceExample, these are the features of its context. A feature takes microseconds.
-    If only some are needed, `penstock.open(..., example=...)` finds them once, and reads nothing
-    else.
+    For a tf.SequenceExample, these are the features of its context.
     """
     whole = memoryview(data).cast("B")
     parsed: dict[str, Value] = {}
