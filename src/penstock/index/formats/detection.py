@@ -132,9 +132,10 @@ def _find_first_name(store: Store, place: Location) -> str:
 def _detect_beside(store: Store, name: str) -> str | None:
     """Find the format that a file has because of a file beside it."""
     for entry in FORMATS.values():
-        beside = entry.beside and name.endswith(entry.beside)
-        if beside and entry.load("has_idx_beside")(store, name):
-            return entry.name
+        if entry.beside and name.endswith(entry.beside[0]):
+            has_beside = entry.load(entry.beside[1])
+            if has_beside(store, name):
+                return entry.name
     return None
 
 

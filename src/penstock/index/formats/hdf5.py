@@ -40,9 +40,8 @@ from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout
 from ..table import Index
 from . import column_choice
-from .block_file import BlockFile
 from .chunk_grid import ChunkGrid, chain_layouts, check_shape, group_chunks, lay_out_verbatim
-from .sandbox import Sandbox
+from .sandbox import BlockFile, Sandbox
 from .shards import Location, list_files
 
 _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".nc", ".h5ad")

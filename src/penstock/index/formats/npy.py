@@ -50,18 +50,7 @@ def build(store: Store, place: Location, progress: Progress | None = None) -> In
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no samples: its shape is {headers[0].shape}")
     base = np.array([header.data_offset for header in headers], np.int64)
-    return Index(
-        format="npy",
-        files=files,
-        fields=(part,),
-        layouts=(Fixed(first, base, part.nbytes),),
-        sources=sources,
-    )
-
-
-def read_header(source: StoreFile, what: str, offset: int = 0) -> NpyHeader:
-    """Read the header of an array that starts at `offset`; `what` names it in messages."""
-    return parse_header(what, source.read(offset, _HEAD_BYTES))
+    return Index("npy", files, (part,), (Fixed(first, base, part.nbytes),), sources)
 
 
 def check_room(what: str, header: NpyHeader, row_bytes: int, held_bytes: int) -> None:
@@ -71,26 +60,24 @@ def check_room(what: str, header: NpyHeader, row_bytes: int, held_bytes: int) ->
         raise FormatError(f"{what}: {left:,} bytes are not {announced:,}: it is truncated")
 
 
-def parse_header(path: str, head: bytes) -> NpyHeader:
-    """Parse the header, or FormatError. `head` starts at the magic and holds the whole header."""
-    file = io.BytesIO(head)
+def read_header(source: StoreFile, what: str, offset: int = 0) -> NpyHeader:
+    """Read the header of an array that starts at `offset`; FormatError that names `what`."""
+    file = io.BytesIO(source.read(offset, _HEAD_BYTES))
     try:
         version = np.lib.format.read_magic(file)
         if version[0] not in (1, 2, 3):
             raise ValueError(f"version {version}")
         # Version 3 differs in the encoding of field names, which only structured types have.
-        is_first = version[0] == 1
-        read = (
-            np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
-        )
+        number = min(version[0], 2)
+        read = getattr(np.lib.format, f"read_array_header_{number}_0")
         shape, is_fortran, dtype = read(file)
         if min(shape, default=0) < 0 or math.prod(shape) >= limits.order_count_max:
             raise ValueError(f"the shape {shape}")
     except Exception as error:  # whatever a damaged literal makes numpy, ast or tokenize raise
         reason = str(error).partition("\n")[0]
-        raise FormatError(f"{path}: the .npy header is damaged ({reason:.80})") from None
+        raise FormatError(f"{what}: the .npy header is damaged ({reason:.80})") from None
     if is_fortran and len(shape) > 1:
-        raise FormatError(f"{path}: Fortran order scatters samples: save np.ascontiguousarray")
+        raise FormatError(f"{what}: Fortran order scatters samples: save np.ascontiguousarray")
     return NpyHeader(dtype, shape, file.tell())
 
 

@@ -14,11 +14,10 @@ import numpy as np
 from ...arguments import check_whole
 from ...engine.store import Progress, Store
 from ...errors import FormatError, UsageError
-from ...extent import Files, Int
 from ..fields import Field
 from ..layout import Fixed
 from ..table import Index
-from .shards import Location, list_files
+from .shards import Location, list_files, number_first
 
 _REACH = 100_000
 """Maximum distance from the given size at which a size that divides is searched."""
@@ -50,19 +49,14 @@ def build(
     """The index of all records, file after file in ascending order of path bytes."""
     part = _make_field(record_bytes, dtype, shape)
     files, sources = list_files(store, place, progress, extensions)
-    return Index(
-        format="records",
-        files=files,
-        fields=(part,),
-        layouts=(
-            Fixed(
-                _number_records(files, record_bytes, header_bytes),
-                np.full(len(files), header_bytes, np.int64),
-                record_bytes,
-            ),
-        ),
-        sources=sources,
-    )
+    payload = files.size - header_bytes
+    for file in np.flatnonzero((payload < 0) | (payload % record_bytes != 0))[:1].tolist():
+        raise _misfit_error(files.path(file), int(files.size[file]), record_bytes, header_bytes)
+    first = number_first(payload // record_bytes)
+    if not first[-1]:
+        raise FormatError(f"{files.path(0)} holds no records: it has no bytes after the header")
+    base = np.full(len(files), header_bytes, np.int64)
+    return Index("records", files, (part,), (Fixed(first, base, record_bytes),), sources)
 
 
 def _make_field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | None) -> Field:
@@ -86,42 +80,20 @@ def _make_field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | Non
     return part
 
 
-def _number_records(files: Files, record_bytes: int, header_bytes: int) -> Int:
-    """Number each file's first record and, at the end, the count of all."""
-    payload = files.size - header_bytes
-    left = payload % record_bytes
-    for file in np.flatnonzero((payload < 0) | (left != 0))[:1]:
-        raise _misfit_error(
-            files.path(int(file)), int(files.size[file]), record_bytes, header_bytes
-        )
-    first = np.zeros(len(files) + 1, np.int64)
-    np.cumsum(payload // record_bytes, out=first[1:])
-    if not first[-1]:
-        raise FormatError(f"{files.path(0)} holds no records: it has no bytes after the header")
-    return first
-
-
 def _misfit_error(path: str, size: int, record_bytes: int, header_bytes: int) -> FormatError:
     """Make the error for a file that records do not fill, with near sizes that would."""
     if size < header_bytes:
-        return FormatError(
-            f"{path} has {size:,} bytes, less than header_bytes={header_bytes:,}: check "
-            f"header_bytes="
-        )
+        return FormatError(f"{path} has {size:,} bytes, less than header_bytes={header_bytes:,}")
     payload = size - header_bytes
-    left = payload % record_bytes
-    near = _find_divisors(payload, record_bytes)
-    sizes = f"a record size that divides is {' or '.join(f'{n:,}' for n in near)}" if near else ""
-    header = f"a header of {header_bytes + left:,} bytes would fit (header_bytes=)"
+    rest = payload % record_bytes
+    # The nearest divisors below and above, within a factor of two.
+    smaller = range(record_bytes - 1, max(record_bytes // 2, record_bytes - _REACH, 1), -1)
+    larger = range(record_bytes + 1, min(record_bytes * 2, record_bytes + _REACH, payload + 1))
+    near = [next((n for n in sizes if payload % n == 0), 0) for sizes in (smaller, larger)]
+    shown = " or ".join(f"{size:,}" for size in near if size)
     return FormatError(
         f"{path} has {payload:,} bytes of records, which {record_bytes:,} does not divide: "
-        f"{left:,} bytes are left over; {'; '.join(filter(None, (sizes, header)))}"
+        f"{rest:,} bytes are left over; "
+        + (f"a record size that divides is {shown}; " if shown else "")
+        + f"a header of {header_bytes + rest:,} bytes would fit (header_bytes=)"
     )
-
-
-def _find_divisors(payload: int, size: int) -> list[int]:
-    """Find the nearest divisors below and above, within a factor of two."""
-    smaller = range(size - 1, max(size // 2, size - _REACH, 1), -1)
-    larger = range(size + 1, min(size * 2, size + _REACH, payload + 1))
-    divisors = (next((n for n in sizes if payload % n == 0), 0) for sizes in (smaller, larger))
-    return [n for n in divisors if n]

@@ -34,7 +34,7 @@ class Format:
     environments:  patterns may match folders: the module's `list_environments` finds them.
     stamped:    the module's `read_stamps` reads content that must be as in the index
                 (`Index.stamp`), if the files' size and time do not show every change.
-    beside:     ending of files that are of this format if the module's `has_idx_beside`.
+    beside:     ending of files that are of this format if a function of store and name says so.
     passing:    options for making the index that do not change it, and are not saved in it.
     reading:    options of what is made of the bytes when they are read, by the module's
                 `attach_fields`. The index is made without them and serves all their values.
@@ -52,7 +52,7 @@ class Format:
     folder: str = ""
     environments: bool = False
     stamped: bool = False
-    beside: str = ""
+    beside: tuple[str, str] | None = None
     passing: tuple[str, ...] = ()
     reading: tuple[str, ...] = ()
 
@@ -206,8 +206,9 @@ FORMATS: dict[str, Format] = {
             _FILES,
             ("window",),
             "tokens.normalize_options",
+            "tokens.build_megatron",
             magic=((0, b"MMIDIDX\0\0"), (0, b"TNTIDX")),
-            beside=".bin",
+            beside=(".bin", "tokens.has_idx_beside"),
         ),
         Format(
             "tokens",

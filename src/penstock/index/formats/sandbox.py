@@ -1,8 +1,8 @@
-"""Calls in another process, for libraries in C that damaged files can crash.
+"""Files for libraries: file objects over a store, and calls in a process that damage may crash.
 
-The process is a fresh interpreter. It has the library, but not the file: it asks for the bytes to
-read, and the store of the caller's process answers. So every kind of store works, and storage
-errors keep their types. Messages are pickles over its standard input and output.
+The process of a `Sandbox` is a fresh interpreter. It has the library, but not the file: it asks for
+the bytes to read, and the store of the caller's process answers. So every kind of store works, and
+storage errors keep their types. Messages are pickles over its standard input and output.
 
 This is no security boundary. A crash ends the other process instead of the job, but a file that
 takes over the other process can take over the job.
@@ -11,6 +11,8 @@ takes over the other process can take over the job.
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import os
 import pickle
 import resource
@@ -19,13 +21,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 from ... import limits
 from ...engine.store import StoreFile
 from ...errors import FormatError, PenstockError, UsageError, WorkerError
 
+_BLOCK_BYTES = 1 << 18
+_BLOCKS_KEPT = 64
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -35,6 +38,60 @@ _START = (
     "from penstock.index.formats.sandbox import serve\n"
     "serve()\n"
 )
+
+
+class BlockFile(io.RawIOBase):
+    """File object for h5py and zipfile: read in blocks, of which the latest are kept.
+
+    error:  error of the store: a library may make another of it.
+    """
+
+    def __init__(self, source: StoreFile) -> None:
+        super().__init__()
+        self.size, self.at = source.size, 0
+        self.error: PenstockError | None = None
+
+        @functools.lru_cache(_BLOCKS_KEPT)
+        def read_block(number: int) -> bytes:
+            start = number * _BLOCK_BYTES
+            return source.read(start, max(0, min(_BLOCK_BYTES, source.size - start)))
+
+        self._read_block = read_block
+
+    def readinto(self, target: Any) -> int:
+        """Fill `target` from the current place."""
+        try:
+            view, done = memoryview(target).cast("B"), 0
+            while done < len(view):
+                number, inside = divmod(self.at + done, _BLOCK_BYTES)
+                piece = self._read_block(number)[inside : inside + len(view) - done]
+                if not piece:
+                    break
+                view[done : done + len(piece)] = piece
+                done += len(piece)
+            self.at += done
+            return done
+        except PenstockError as error:
+            self.error = error
+            raise
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place, from the start, the current place or the end."""
+        place = offset + (0, self.at, self.size)[whence]
+        if place < 0:
+            raise OSError(f"byte {place} is before the start of the file")
+        self.at = place
+        return self.at
+
+    def tell(self) -> int:
+        """Return the current place."""
+        return self.at
 
 
 class Sandbox:
@@ -52,12 +109,7 @@ class Sandbox:
     def __enter__(self) -> Sandbox:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def call(
@@ -76,7 +128,9 @@ class Sandbox:
             try:
                 self._send((source.path, source.size, self.silent_s, function, args, options))
                 while True:
-                    kind, value = self._receive()
+                    assert self._process is not None
+                    assert self._process.stdout is not None
+                    kind, value = pickle.load(self._process.stdout)
                     if kind != "read":
                         break
                     self._send(_answer_read(source, *value))
@@ -90,25 +144,17 @@ class Sandbox:
         result: T = value
         return result
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        if not sys.executable:
-            raise UsageError(f"{self.what} needs sys.executable: give isolate=False")
-        process = subprocess.Popen(
-            [sys.executable, "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        self._process = process
-        self._send(sys.path)
-        return process
-
     def _send(self, message: Any) -> None:
-        process = self._process or self._start()
-        assert process.stdin is not None
-        _write(process.stdin, message)
-
-    def _receive(self) -> Any:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        return pickle.load(self._process.stdout)
+        """Send a message to the process, which the first one starts."""
+        if self._process is None:
+            if not sys.executable:
+                raise UsageError(f"{self.what} needs sys.executable: give isolate=False")
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            self._send(sys.path)
+        assert self._process.stdin is not None
+        _write(self._process.stdin, message)
 
     def _end(self) -> int:
         """End the other process and wait for it; return its exit code."""
@@ -130,23 +176,19 @@ class Sandbox:
         assert process is not None
         code = process.wait()  # its output ended: so has it, or it is about to
         self._end()
+        path, what = source.path, self.what
         if code == -signal.SIGALRM:
-            return FormatError(
-                f"{source.path}: {self.what} made no progress for {self.silent_s} s: the file "
-                f"is damaged; isolate=False waits for longer"
-            )
+            silent = f"made no progress for {self.silent_s} s"
+            return FormatError(f"{path}: {what} {silent}: it is damaged; isolate=False waits")
         if code == -signal.SIGKILL:
-            return WorkerError(
-                f"{source.path}: the process of {self.what} was killed (signal 9): is there "
-                f"enough memory?"
-            )
+            cause = "was killed (signal 9): is there enough memory?"
+            return WorkerError(f"{path}: the process of {what} {cause}")
         if code < 0:
             return FormatError(
-                f"{source.path}: {self.what} crashed (signal {-code}) on this file: it is damaged"
+                f"{path}: {what} crashed (signal {-code}) on this file: it is damaged"
             )
         return WorkerError(
-            f"{source.path}: the process of {self.what} ended by itself (status {code}); its "
-            f"output is above; isolate=False does without the process"
+            f"{path}: the process of {what} ended by itself (status {code}): its output is above"
         )
 
 

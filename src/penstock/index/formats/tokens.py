@@ -1,19 +1,29 @@
-"""Flat files of tokens, back to back, as nanoGPT and llm.c write them: windows, or documents.
+"""Tokens in files, as windows or documents: flat files (nanoGPT, llm.c), and Megatron's.
 
 window:        tokens of a sample less one: sample k of a file has the tokens from k * window to
                (k + 1) * window, both included, so that inputs and targets, shifted by one, can be
                cut from it. Neighbours share one token. Tokens at the end that do not fill a window
                are left out. `penstock.pack(join=True)` makes such rows of documents, over the ends
                of files, and leaves nothing out.
+
+Flat files have tokens back to back:
+
 eos:           in place of `window`, the token that ends a document: a sample is a document, with
                its end token. What follows the last one of a file is a document, too. Files are read
                once for it, when the index is made.
 dtype:         type of a token; uint16 by default. Files of llm.c state it themselves.
 header_bytes:  bytes to skip at the start of each file; 1024 for llm.c.
+
+Megatron has tokens in .bin, and the places of documents in .idx. Open either file, their common
+prefix, or several of them (a pattern, a list). Sequences are in the order of .idx. A document, of
+all its sequences, is a sample, of the dtype of the tokens; windows go over documents in their
+order: as Megatron's sequences of this length, before shuffling. The types that forks number
+differently are told apart by the size of .bin.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,11 +33,11 @@ import numpy as np
 from ...arguments import check_whole
 from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
-from ...extent import Files, Int
+from ...extent import Files, Int, joined, unseen
 from ..fields import Field
-from ..layout import Fixed, Layout, Pieces, RowTable
+from ..layout import Fixed, Layout
 from ..table import Index
-from .shards import Location, list_files, number_first
+from .shards import Location, lay_out_extents, lay_out_pieces, list_files, list_names, number_first
 
 _LLMC_BYTES = 1024
 _LLMC = {struct.pack("<ii", 20240520, 1): "<u2", struct.pack("<ii", 20240801, 1): "<u4"}
@@ -35,7 +45,7 @@ _COUNT_MAX = 1 << 40
 _SCANNED_BYTES = 1 << 23  # at a time, for end tokens: a multiple of each token's size
 
 
-class TokenRun(NamedTuple):
+class TokenRuns(NamedTuple):
     """Tokens of one file that follow each other: int64 arrays of their first bytes and counts."""
 
     offset: Int
@@ -87,19 +97,23 @@ def build(
 ) -> Index:
     """The index of all windows or documents, file after file; none spans two files."""
     files, sources = list_files(store, place, progress, extensions)
-    runs = store.parse(files, lambda _, source: _parse_file(source, dtype, header_bytes), progress)
-    kind = runs[0][0]
-    for file, (other, _) in enumerate(runs):
-        if other != kind:
-            raise FormatError(f"{files.path(file)} holds {other}, and {files.path(0)} {kind}")
-    if eos is not None:
-        starts = [int(run.offset[0]) for _, run in runs]
-        ends = store.parse(files, lambda file, source: _find_ends(source, starts[file], kind, eos))
-        layout: Layout = _lay_out_documents(starts, ends, kind.itemsize)
-        return Index("tokens", files, (Field("tokens", kind, None),), (layout,), sources)
-    assert window is not None
-    part, layout = lay_out_windows(files, [each for _, each in runs], kind, window)
-    return Index("tokens", files, (part,), (layout,), sources)
+    runs = store.parse(files, lambda _, source: _parse_flat(source, dtype, header_bytes), progress)
+    kind = _find_one_dtype(files, [kind for kind, _ in runs])
+    if eos is None:
+        part, layout = _lay_out_windows(files, [run for _, run in runs], kind, window or 0)
+        return Index("tokens", files, (part,), (layout,), sources)
+    starts = [int(run.offset[0]) for _, run in runs]
+    ends = store.parse(files, lambda file, source: _find_ends(source, starts[file], kind, eos))
+    edges = [np.append(start, end) for start, end in zip(starts, ends, strict=True)]
+    table = lay_out_extents([edge[:-1] for edge in edges], [np.diff(edge) for edge in edges])
+    return Index("tokens", files, (Field("tokens", kind, None),), (table,), sources)
+
+
+def _find_one_dtype(files: Files, dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+    for file, dtype in enumerate(dtypes):
+        if dtype != dtypes[0]:
+            raise FormatError(f"{files.path(file)} is {dtype}, and {files.path(0)} {dtypes[0]}")
+    return dtypes[0]
 
 
 def _find_ends(source: StoreFile, start: int, kind: np.dtype[Any], eos: int) -> Int:
@@ -117,20 +131,9 @@ def _find_ends(source: StoreFile, start: int, kind: np.dtype[Any], eos: int) -> 
     return found
 
 
-def _lay_out_documents(starts: Sequence[int], ends: Sequence[Int], itemsize: int) -> RowTable:
-    """Lay out the documents of each file by the bytes at which they end."""
-    counts = [len(each) for each in ends]
-    file = np.repeat(np.arange(len(ends), dtype=np.uint32), counts)
-    begins = [
-        np.append(start, each[:-1])[: len(each)] for start, each in zip(starts, ends, strict=True)
-    ]
-    offset = np.concatenate(begins).astype(np.int64)
-    return RowTable(file, offset, np.concatenate(ends) - offset)
-
-
-def _parse_file(
+def _parse_flat(
     source: StoreFile, dtype: str | None, header_bytes: int | None
-) -> tuple[np.dtype[Any], TokenRun]:
+) -> tuple[np.dtype[Any], TokenRuns]:
     head = source.read(0, _LLMC_BYTES)
     announced = -1
     if header_bytes is None and head[:8] in _LLMC:
@@ -144,48 +147,45 @@ def _parse_file(
     count = size // kind.itemsize
     if announced not in (-1, count):
         raise source.flaw(8, f"the header says {announced:,} tokens, but {count:,} follow")
-    return kind, TokenRun(np.array([start], np.int64), np.array([count], np.int64))
+    return kind, TokenRuns(np.array([start], np.int64), np.array([count], np.int64))
 
 
-def lay_out_windows(
-    files: Files, stretches: Sequence[TokenRun], dtype: np.dtype[Any], window: int
+# -- windows ---------------------------------------------------------------------------------------
+
+
+def _lay_out_windows(
+    files: Files, runs: Sequence[TokenRuns], dtype: np.dtype[Any], window: int
 ) -> tuple[Field, Layout]:
     """Lay out the windows of each file's tokens, in one or several runs."""
-    joined = [_join_runs(run, dtype.itemsize) for run in stretches]
-    totals = [int(each.tokens.sum()) for each in joined]
-    counts = [max(0, total - 1) // window for total in totals]
+    joined = [_join_runs(run, dtype.itemsize) for run in runs]
+    counts = [max(0, int(run.tokens.sum()) - 1) // window for run in joined]
     first = number_first(counts)
     if not first[-1]:
         raise FormatError(f"{files.path(0)} and others have no window of {window:,}: shorten it")
     part = Field("tokens", dtype, (window + 1,))
-    if all(len(each.tokens) <= 1 for each in joined):
-        base = np.array([int(each.offset[0]) if len(each.offset) else 0 for each in joined])
-        record, stride = (window + 1) * dtype.itemsize, window * dtype.itemsize
-        return part, Fixed(first, base.astype(np.int64), record, stride)
+    if all(len(run.tokens) <= 1 for run in joined):
+        base = np.array([run.offset.max(initial=0) for run in joined], np.int64)
+        return part, Fixed(first, base, (window + 1) * dtype.itemsize, window * dtype.itemsize)
     cut = [
-        _cut_windows(each, count, window, dtype.itemsize)
-        for each, count in zip(joined, counts, strict=True)
+        _cut_windows(run, count, window, dtype.itemsize)
+        for run, count in zip(joined, counts, strict=True)
     ]
-    pieces = np.concatenate([each[0] for each in cut])
-    file = np.repeat(np.arange(len(cut), dtype=np.uint32), [len(offset) for _, offset, _ in cut])
-    offset = np.concatenate([each[1] for each in cut])
-    return part, Pieces(
-        number_first(pieces.tolist()), file, offset, np.concatenate([each[2] for each in cut])
-    )
+    pieces, offsets, lengths = zip(*cut, strict=True)
+    return part, lay_out_pieces(np.concatenate(pieces), offsets, lengths)
 
 
-def _join_runs(runs: TokenRun, itemsize: int) -> TokenRun:
+def _join_runs(runs: TokenRuns, itemsize: int) -> TokenRuns:
     """Join adjacent runs of tokens, and drop empty ones."""
-    held = runs.tokens > 0
-    offset, tokens = runs.offset[held], runs.tokens[held]
+    filled = runs.tokens > 0
+    offset, tokens = runs.offset[filled], runs.tokens[filled]
     if not len(offset):
-        return TokenRun(offset, tokens)
+        return TokenRuns(offset, tokens)
     apart = offset[1:] != offset[:-1] + tokens[:-1] * itemsize
     starts = np.concatenate([[0], np.flatnonzero(apart) + 1])
-    return TokenRun(offset[starts], np.add.reduceat(tokens, starts))
+    return TokenRuns(offset[starts], np.add.reduceat(tokens, starts))
 
 
-def _cut_windows(runs: TokenRun, count: int, window: int, itemsize: int) -> tuple[Int, Int, Int]:
+def _cut_windows(runs: TokenRuns, count: int, window: int, itemsize: int) -> tuple[Int, Int, Int]:
     """Cut windows in pieces: their number for each window, and each piece's place and bytes."""
     edges = np.concatenate([[0], np.cumsum(runs.tokens)])
     begin = np.arange(count, dtype=np.int64) * window
@@ -195,8 +195,146 @@ def _cut_windows(runs: TokenRun, count: int, window: int, itemsize: int) -> tupl
     pieces = high - low
     sample = np.repeat(np.arange(count), pieces)
     inside = np.arange(len(sample)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    stretch = low[sample] + inside
-    start = np.maximum(begin[sample], edges[stretch])
-    stop = np.minimum(end[sample], edges[stretch + 1])
-    offset = runs.offset[stretch] + (start - edges[stretch]) * itemsize
+    run = low[sample] + inside
+    start = np.maximum(begin[sample], edges[run])
+    stop = np.minimum(end[sample], edges[run + 1])
+    offset = runs.offset[run] + (start - edges[run]) * itemsize
     return pieces, offset, (stop - start) * itemsize
+
+
+# -- Megatron --------------------------------------------------------------------------------------
+
+_MAGIC = b"MMIDIDX\0\0"
+_OLD = b"TNTIDX"
+_HEAD = struct.Struct("<9sQBQQ")  # magic, version, type, sequences, documents and one more
+_DTYPES = (
+    *((), ("u1",), ("i1",), ("<i2",), ("<i4",), ("<i8",)),
+    *(("<f8", "<f4"), ("<f4", "<f8"), ("<u2",), ("?", "<u4")),
+)
+"""Types of tokens by their number, those of several forks."""
+
+
+class _MegatronTokens(NamedTuple):
+    """Content of one .idx.
+
+    runs:       the tokens of each sequence.
+    documents:  first sequence of each document, and the number of sequences at the end.
+    """
+
+    dtype: np.dtype[Any]
+    runs: TokenRuns
+    documents: Int
+
+
+def has_idx_beside(store: Store, name: str) -> bool:
+    """True if a .bin has its .idx beside it."""
+    other = f"{_strip_suffix(name)}.idx"
+    there = not store.probe(unseen(store.root, [other]))[1].any()
+    return there and store.read(other, 0, len(_MAGIC)).startswith((_MAGIC, _OLD))
+
+
+def build_megatron(
+    store: Store, place: Location, progress: Progress | None = None, *, window: int | None = None
+) -> Index:
+    """The index of all documents or windows, file after file."""
+    names = [place.name] if place.kind == "file" else list_names(store, place)
+    prefixes = list(dict.fromkeys(_strip_suffix(name) for name in names))
+    lists = store.stat([f"{prefix}.idx" for prefix in prefixes])
+    files = store.stat([f"{prefix}.bin" for prefix in prefixes])
+
+    def parse(number: int, source: StoreFile) -> _MegatronTokens:
+        return _parse_idx(source, files.path(number), int(files.size[number]))
+
+    contents = store.parse(lists, parse, progress)
+    dtype = _find_one_dtype(files, [content.dtype for content in contents])
+    if window is None:
+        part, layout = Field("tokens", dtype, None), _lay_out_documents(contents, dtype.itemsize)
+        if not layout.count:
+            raise FormatError(f"{files.path(0)} holds no documents")
+    else:
+        part, layout = _lay_out_windows(files, [each.runs for each in contents], dtype, window)
+    sources = joined(lists, files)
+    if place.kind != "file":  # files could be added
+        folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
+        sources = joined(folders, sources)
+    return Index("megatron", files, (part,), (layout,), sources)
+
+
+def _strip_suffix(name: str) -> str:
+    return name.removesuffix(".bin").removesuffix(".idx")
+
+
+def _parse_idx(source: StoreFile, path: str, size: int) -> _MegatronTokens:
+    """Parse an .idx, and compare it with the size of its .bin."""
+    head = source.read(0, _HEAD.size)
+    if head.startswith(_OLD):
+        raise FormatError(f"{source.path} is of TNTIDX: write it anew by preprocess_data.py")
+    if not head.startswith(_MAGIC) or len(head) < _HEAD.size:
+        raise FormatError(f"{source.path} is not an .idx of Megatron: it starts with {head[:9]!r}")
+    _, version, code, sequences, entries = _HEAD.unpack(head)
+    if version != 1 or not 0 < code < len(_DTYPES):
+        raise source.flaw(9, f"version {version}, type {code}: use version 1, types 1 to 9")
+    expected = _HEAD.size + 12 * sequences + 8 * entries
+    data = b""
+    if source.size in (expected, expected + sequences):  # with or without modes
+        data = source.read(_HEAD.size, expected - _HEAD.size)
+    if len(data) != expected - _HEAD.size:
+        raise source.flaw(18, f"{expected:,} bytes are announced: truncated or damaged")
+    counts = np.frombuffer(data, "<i4", sequences).astype(np.int64)
+    offset = np.frombuffer(data, "<i8", sequences, 4 * sequences).astype(np.int64)
+    documents = np.frombuffer(data, "<i8", entries, 12 * sequences).astype(np.int64)
+    for row in np.flatnonzero((counts < 0) | (offset < 0))[:1].tolist():
+        what, at = ("tokens", 4 * row) if counts[row] < 0 else ("pointer", 4 * sequences + 8 * row)
+        raise source.flaw(_HEAD.size + at, f"sequence {row:,}: {what} is negative")
+    start = _HEAD.size + 12 * sequences
+    if not len(documents) or documents[0] != 0 or documents[-1] != sequences:
+        raise source.flaw(start, f"documents do not cover 0 to {sequences:,}: damaged")
+    for row in np.flatnonzero(np.diff(documents) < 0)[:1].tolist():
+        raise source.flaw(start + 8 * row + 8, f"document {row:,} ends before it begins")
+    dtype = _find_dtype(source, path, size, code, counts, offset)
+    return _MegatronTokens(dtype, TokenRuns(offset, counts), documents)
+
+
+def _find_dtype(
+    source: StoreFile, path: str, size: int, code: int, counts: Int, offset: Int
+) -> np.dtype[Any]:
+    """Find the type of tokens with which the sequences fill the .bin."""
+    reasons = []
+    for dtype in map(np.dtype, _DTYPES[code]):
+        length = counts * dtype.itemsize
+        # A pointer may be as large as can be written: compare before adding.
+        for row in np.flatnonzero(offset > size - length)[:1].tolist():
+            reasons.append(f"{dtype}: sequence {row:,} at {offset[row]:,}, {length[row]:,} bytes")
+            break
+        else:
+            end = int((offset + length).max(initial=0))
+            if end == size:
+                begin, stop = offset, offset + length
+                if (begin[1:] < stop[:-1]).any():
+                    order = np.lexsort((length, offset))
+                    begin, stop = begin[order], stop[order]
+                if (begin[1:] < stop[:-1]).any():
+                    raise source.flaw(_HEAD.size, f"two sequences overlap in {path}: damaged")
+                return dtype
+            reasons.append(f"{dtype}: they end at {end:,}")
+    raise source.flaw(17, f"type {code} does not fit {path} ({'; '.join(reasons)})")
+
+
+def _lay_out_documents(contents: list[_MegatronTokens], itemsize: int) -> Layout:
+    """Lay out each document with all its sequences: one extent each if they are adjacent."""
+    offsets, lengths = [], []
+    for _, runs, documents in contents:
+        apart = runs.offset[1:] != runs.offset[:-1] + runs.tokens[:-1] * itemsize
+        inner = np.ones(len(runs.offset) + 1, np.bool_)
+        inner[documents] = False  # between two documents it does not matter
+        if (apart & inner[1:-1]).any():
+            break
+        ends = np.append(0, np.cumsum(runs.tokens))
+        first, last = documents[:-1], documents[1:]
+        offsets.append(np.where(first < last, np.append(runs.offset, 0)[first], 0))
+        lengths.append((ends[last] - ends[first]) * itemsize)
+    else:
+        return lay_out_extents(offsets, lengths)
+    counts = np.concatenate([np.diff(content.documents) for content in contents])
+    lengths = [content.runs.tokens * itemsize for content in contents]
+    return lay_out_pieces(counts, [content.runs.offset for content in contents], lengths)
