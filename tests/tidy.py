@@ -90,7 +90,7 @@ BUDGETS = {
     "doctor": 1_459,
     "engine": 6_580,
     "images": 1_630,
-    "index": 14_335,
+    "index": 13_764,
     "loader": 6_548,
     "order": 2_746,
     "penstock_bench": 12_768,
