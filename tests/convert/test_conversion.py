@@ -25,10 +25,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.convert import containers
-from penstock.convert.conversion import convert
+from penstock.convert.conversion import ShardsConversion, convert
 from penstock.convert.encoding import StoredSample
 from penstock.convert.manifest import MANIFEST, lock_folder
-from penstock.convert.shards import ShardsConversion
 from penstock.engine import native
 from penstock.engine.atomic_file import Bytes
 from penstock.errors import ChangedError, StorageError, UsageError

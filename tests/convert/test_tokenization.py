@@ -141,9 +141,9 @@ def test_documents_end_to_end(documents: Path, bpe: Path, tmp_path: Path) -> Non
     assert (done.tokens, done.dtype, done.empty, done.broken) == (len(tokens), "uint16", 1, 0)
     assert done.bytes == sum(os.path.getsize(tmp_path / f"out.{s}") for s in ("bin", "idx"))
     assert (reports[0], reports[-1]) == ((0, 61), (61, 61))
-    said = json.loads((tmp_path / "out.manifest.json").read_text())
-    assert said["shards"][0]["tokens"] == len(tokens)
-    assert said["source"]["fingerprint"] == opened(documents).fingerprint
+    published = json.loads((tmp_path / "out.manifest.json").read_text())
+    assert published["shards"][0]["tokens"] == len(tokens)
+    assert published["source"]["fingerprint"] == opened(documents).fingerprint
     assert not (tmp_path / "out.tmp").exists()
 
 
@@ -198,8 +198,8 @@ def test_ends_of_documents(bpe: Path, tmp_path: Path) -> None:
     words = save_words(tmp_path / "tokenizer.json", 10)
     with pytest.raises(UsageError, match="has no known end of a document"):
         TokenizerFile.load(words).find_end()
-    for said in ("w3", {"content": "w3"}):
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": said}))
+    for published in ("w3", {"content": "w3"}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": published}))
         assert TokenizerFile.load(tmp_path).find_end() == 3
     path = write_lines(tmp_path / "a.jsonl", ["w1 w2", ""])
     tokenize(opened(path), tmp_path / "out", words, bos="w9", workers=1)
@@ -227,9 +227,9 @@ def test_settings_for_inputs_of_models(bpe: Path, tmp_path: Path) -> None:
     )
     plain.save(str(tmp_path / "tokenizer.json"))
     for one_by_one in (False, True):
-        told = {"engine": "tokenizers", "special": "text", "one_by_one": one_by_one}
-        told["json"] = (tmp_path / "tokenizer.json").read_text()
-        assert make_encoder(told)(TEXTS[:3]) == [encode(bpe, text) for text in TEXTS[:3]]
+        settings = {"engine": "tokenizers", "special": "text", "one_by_one": one_by_one}
+        settings["json"] = (tmp_path / "tokenizer.json").read_text()
+        assert make_encoder(settings)(TEXTS[:3]) == [encode(bpe, text) for text in TEXTS[:3]]
 
 
 @pytest.mark.long
@@ -322,9 +322,9 @@ def test_defaults_that_the_source_was_opened_with(bpe: Path, tmp_path: Path) -> 
 
 def test_processes_that_end(bpe: Path) -> None:
     """A process that is killed is an error that says so, and none is left after `close`."""
-    told = {**TokenizerFile.load(bpe).describe_for("tokenizers"), "special": "text"}
-    told |= {"masked": False, "typecode": "H", "before": [], "after": []}
-    processes = EncoderProcesses(told, 1)
+    settings = {**TokenizerFile.load(bpe).describe_for("tokenizers"), "special": "text"}
+    settings |= {"masked": False, "typecode": "H", "before": [], "after": []}
+    processes = EncoderProcesses(settings, 1)
     try:
         assert processes.submit([b"ab", None]).result().broken == 1
         (child,) = processes._all
@@ -541,7 +541,7 @@ def test_what_is_there_is_kept(documents: Path, bpe: Path, tmp_path: Path) -> No
 def test_verifying_again(documents: Path, bpe: Path, tmp_path: Path) -> None:
     """Tokens that were changed afterwards are found by their sums; tokens that were wrong from the
     beginning by encoding documents again."""
-    out, said = tmp_path / "out.bin", tmp_path / "out.manifest.json"
+    out, published = tmp_path / "out.bin", tmp_path / "out.manifest.json"
     tokenize(opened(documents), out, bpe, workers=1)
     data = out.read_bytes()
     changed = bytes([data[0] ^ 1]) + data[1:]
@@ -549,7 +549,7 @@ def test_verifying_again(documents: Path, bpe: Path, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"out\.bin is damaged, by size and checksum"):
         tokenize(opened(documents), out, bpe, verify=True)
     sums = str(zlib.crc32(data)), str(zlib.crc32(changed))
-    said.write_text(said.read_text().replace(*sums))
+    published.write_text(published.read_text().replace(*sums))
     with pytest.raises(FormatError, match="document 0 is not what tokenizers"):
         tokenize(opened(documents), out, bpe, verify=True)
 
@@ -574,7 +574,7 @@ def test_calls_that_cannot_be(documents: Path, bpe: Path, tmp_path: Path) -> Non
         ({"source": penstock.mix([(source, 1), (source, 1)])}, "a mixture"),
         ({"source": source.weigh("bytes")}, "is mixed or packed: tokenize its data"),
         ({"source": penstock.curriculum([(0, source)])}, "is mixed or packed"),
-        ({"source": opened(numbers)}, "give a field of text|name the field of text"),
+        ({"source": opened(numbers)}, "give a field of text|field is not given"),
         ({"destination": "s3://bucket/out"}, "write to a folder"),
         ({"destination": documents / "out"}, "inside the source"),
         ({"destination": tmp_path / "folder"}, "is a folder: name files in it"),
@@ -640,9 +640,9 @@ def test_tiktoken_gives_equal_tokens(bpe: Path, text: str, words: random.Random)
     text += " ".join(words.choices(TEXTS, k=2)) + text
     tokenizer = TokenizerFile.load(bpe)
     for special in ("text", "tokens"):
-        told = {"special": special}
+        settings = {"special": special}
         fast, slow = (
-            make_encoder({**tokenizer.describe_for(engine), **told})
+            make_encoder({**tokenizer.describe_for(engine), **settings})
             for engine in ("tiktoken", "tokenizers")
         )
         assert fast([text, f"a{END}b"]) == slow([text, f"a{END}b"])
@@ -660,8 +660,8 @@ def test_tiktoken_in_a_run(documents: Path, bpe: Path, tmp_path: Path) -> None:
             read_all(tmp_path, f"fast.{suffix}").popitem()[1]
             == (read_all(tmp_path, f"out.{suffix}").popitem()[1])
         )
-    said = tmp_path / "fast.manifest.json"
-    said.write_text(re.sub(r'("tiktoken":\s*)"[^"]+"', r'\1"0.0.1"', said.read_text()))
+    published = tmp_path / "fast.manifest.json"
+    published.write_text(re.sub(r'("tiktoken":\s*)"[^"]+"', r'\1"0.0.1"', published.read_text()))
     with pytest.raises(UsageError, match=r"tokens with tiktoken='0\.0\.1', and now tiktoken="):
         tokenize(opened(documents), tmp_path / "fast", bpe, workers=1, engine="tiktoken")
 

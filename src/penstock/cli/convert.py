@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..convert.conversion import Converted
 from ..convert.conversion import convert as convert_data
+from ..convert.manifest import Converted
 from ..convert.tokenization import Tokenized
 from ..convert.tokenization import tokenize as tokenize_data
 from ..errors import UsageError

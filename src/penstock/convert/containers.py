@@ -6,6 +6,7 @@ nothing of datasets and write no files: `penstock convert` and `penstock bench g
 
 from __future__ import annotations
 
+import codecs
 import functools
 import io
 import re
@@ -96,12 +97,10 @@ def guess_extension(data: Bytes) -> str:
             return extension
     if head.startswith(b"RIFF"):
         return {b"WEBP": "webp", b"WAVE": "wav"}.get(head[8:12], "bin")
-    try:
-        text = head.decode()
-    except UnicodeDecodeError as error:  # a character may be cut at the end of what is looked at
-        if error.start < len(head) - 3 or len(head) < 4096:
-            return "bin"
-        text = head[: error.start].decode()
+    try:  # of a long text, the end of the head may cut a character
+        text = codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < 4096)
+    except UnicodeDecodeError:
+        return "bin"
     if not text or not all(c.isprintable() or c.isspace() for c in text):
         return "bin"
     return "json" if text.lstrip()[:1] in ("{", "[") else "txt"
@@ -109,8 +108,7 @@ def guess_extension(data: Bytes) -> str:
 
 def encode_npy(array: npt.NDArray[Any]) -> bytes:
     """Encode an array as an .npy file."""
-    whole = np.ascontiguousarray(array).reshape(array.shape)  # contiguous() makes () into (1,)
-    return encode_npy_header(whole.dtype.str, whole.shape) + whole.tobytes()
+    return encode_npy_header(array.dtype.str, array.shape) + array.tobytes()
 
 
 @functools.lru_cache(maxsize=64)

@@ -15,23 +15,29 @@ penstock's own reader.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from .. import limits
 from ..arguments import check_flag, check_function, check_kind, check_path, check_whole
 from ..dataset.dataset import Dataset
+from ..engine.atomic_file import AtomicFile
 from ..engine.open import is_url, open_store
-from ..errors import ChangedError, UsageError
-from .encoding import Container, Keys, choose_recipe, resize_images
+from ..errors import ChangedError, LimitError, UsageError
+from .encoding import Container, Keys, StoredSample, choose_recipe, resize_images
 from .lmdb import LmdbConversion
-from .manifest import Converted, Progress
-from .shards import ShardsConversion
-
-__all__ = ["Converted", "convert"]
+from .manifest import (
+    REPORTED_EVERY,
+    Conversion,
+    Converted,
+    Progress,
+    lock_folder,
+    mismatch_error,
+)
 
 _side_max = 65_535  # of a JPEG
 _seed_max = (1 << 64) - 1
@@ -176,3 +182,101 @@ def _choose_name(name: str | None, path: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(f"name is {name!r}: use letters, digits, '_', '-', '.', 100 at most")
     return name
+
+
+# -- shards ----------------------------------------------------------------------------------------
+
+
+class ShardsConversion(Conversion):
+    """A conversion into NAME-000000.suffix and so on, below the destination."""
+
+    def run(self) -> Converted:
+        """Write the shards that are missing."""
+        with lock_folder(self.path):
+            if self.take_up(self.path):
+                self._check_finished()
+            else:
+                self.manifest.save(self.path)
+            before = self.manifest.samples
+            self.report(before)
+            if not self.manifest.complete:
+                self._write(before)
+                self._check_all()
+                self.write_labels(self.path)
+                self.report(self.count)
+                self.manifest.complete = True
+                self.manifest.save(self.path)
+        return self.summarize(self._list_files(), self.count - before)
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def _write(self, start: int) -> None:
+        if start == self.count:
+            return
+        samples = itertools.chain.from_iterable(self.read_samples(start))
+        sample = next(samples, None)
+        while sample is not None:
+            sample = self._write_shard(sample, samples)
+
+    def _write_shard(
+        self, sample: StoredSample | None, samples: Iterator[StoredSample]
+    ) -> StoredSample | None:
+        """Write one shard, from its first sample on; return the first sample of the next one."""
+        number, start = len(self.manifest.shards), self.manifest.samples
+        if number >= limits.shards_max:
+            raise LimitError(
+                f"limits.shards_max, {limits.shards_max:,}, is reached after {start:,} samples: "
+                f"start over (--force) with a larger shard_bytes (--shard-bytes)"
+            )
+        name = f"{self.options['name']}-{number:06d}{self.recipe.suffix}"
+        bytes_max, shards = self.options["shard_bytes"], self.options["shards"]
+        end = self.count if shards is None else (number + 1) * self.count // int(shards)
+        digests = bytearray()
+        done = start
+        with AtomicFile(os.path.join(self.path, name)) as part:
+            while sample is not None and done < end:
+                pieces = self.recipe.encode_sample(sample)
+                size = part.size + sum(map(len, pieces))
+                size += len(self.recipe.encode_end(size))
+                if bytes_max and done > start and size > bytes_max:
+                    break
+                part.write(*pieces)
+                digests += sample.digest()
+                done += 1
+                if not done % REPORTED_EVERY:
+                    self.report(done)
+                sample = next(samples, None)
+            part.write(self.recipe.encode_end(part.size))
+            part.sync()
+            for at, digest in enumerate(self.read_back(part.temporary, done - start)):
+                if digest != digests[16 * at : 16 * at + 16]:
+                    raise mismatch_error(part.temporary, f"sample {at:,} of it differs")
+            part.commit()
+        self.manifest.shards.append(
+            {"name": name, "first": start, "end": done, "bytes": part.size, "crc32": part.crc32}
+        )
+        self.manifest.save(self.path)
+        return sample
+
+    # -- verifying -----------------------------------------------------------------------------
+
+    def _check_finished(self) -> None:
+        """Raise UsageError unless the finished shards are still there, with their sizes."""
+        for shard in self.manifest.shards:
+            path = os.path.join(self.path, shard["name"])
+            size = os.path.getsize(path) if os.path.isfile(path) else None
+            if size != shard["bytes"]:
+                now = "is gone" if size is None else f"has {size:,} bytes, not {shard['bytes']:,}"
+                raise UsageError(f"{path} {now}: put it back, or start over with force=True")
+
+    def _check_all(self) -> None:
+        """Raise StorageError unless the shards together hold all samples."""
+        if self.manifest.samples != self.count:
+            raise mismatch_error(self.path, f"{self.manifest.samples:,} of {self.count:,} samples")
+        self._check_finished()
+        count = len(self.open_written(list(self._list_files())))
+        if count != self.count:
+            raise mismatch_error(self.path, f"it has {count:,} of {self.count:,} samples")
+
+    def _list_files(self) -> tuple[str, ...]:
+        return tuple(os.path.join(self.path, shard["name"]) for shard in self.manifest.shards)

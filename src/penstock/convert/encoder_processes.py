@@ -26,7 +26,7 @@ from ..engine.threads import ThreadPool
 from ..errors import DataError, WorkerError
 from ..extent import Int
 from . import token_worker
-from .token_worker import DONE, ONE, REPLY, REQUEST, TextError, read_exactly
+from .token_worker import TextError
 
 
 class EncodedTexts(NamedTuple):
@@ -40,8 +40,8 @@ class EncodedTexts(NamedTuple):
 class EncoderProcesses:
     """Processes that encode; one is started when a chunk finds no idle one, up to `count`."""
 
-    def __init__(self, told: Mapping[str, Any], count: int) -> None:
-        self._told = pickle.dumps(dict(told))
+    def __init__(self, settings: Mapping[str, Any], count: int) -> None:
+        self._settings = pickle.dumps(dict(settings))
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._all: list[subprocess.Popen[bytes]] = []
         self._threads = ThreadPool(count, "penstock-encode")
@@ -63,15 +63,23 @@ class EncoderProcesses:
 
     def _encode(self, texts: Sequence[bytes | None]) -> EncodedTexts:
         try:
-            process = self._idle.get_nowait()
+            process, settings = self._idle.get_nowait(), b""
         except queue.Empty:
-            process = self._start()
+            process, settings = self._start(), self._settings
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            return self._exchange(process, texts)
-        except (EOFError, BrokenPipeError):
-            raise self._describe_end(process, texts) from None
+            process.stdin.write(settings + pickle.dumps(texts, pickle.HIGHEST_PROTOCOL))
+            process.stdin.flush()
+            reply = pickle.load(process.stdout)
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            raise _describe_end(process, texts) from None
         finally:
             self._idle.put(process)
+        if len(reply) == 2:
+            raise TextError(*reply)
+        tokens, counts, broken = reply
+        return EncodedTexts(tokens, np.frombuffer(counts, np.int64), broken)
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
@@ -83,87 +91,59 @@ class EncoderProcesses:
         self._all.append(process)
         if self._closed:
             process.kill()
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its first reply will be missing, too
-            process.stdin.write(ONE.pack(len(self._told)) + self._told)
         return process
 
-    def _exchange(
-        self, process: subprocess.Popen[bytes], texts: Sequence[bytes | None]
-    ) -> EncodedTexts:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        lengths = np.array([-1 if text is None else len(text) for text in texts], np.int64)
-        data = b"".join(text for text in texts if text is not None)
-        process.stdin.write(REQUEST.pack(len(texts), len(data)))
-        process.stdin.write(lengths.tobytes())
-        process.stdin.write(data)
-        process.stdin.flush()
-        status, number, size = REPLY.unpack(read_exactly(process.stdout, REPLY.size))
-        if status != DONE:
-            raise TextError(number, read_exactly(process.stdout, size).decode())
-        counts = np.frombuffer(read_exactly(process.stdout, 8 * len(texts)), np.int64)
-        return EncodedTexts(read_exactly(process.stdout, size), counts, number)
 
-    def _describe_end(
-        self, process: subprocess.Popen[bytes], texts: Sequence[bytes | None]
-    ) -> WorkerError:
-        code = process.wait()
-        largest = max(len(text or b"") for text in texts)
-        how = (
-            f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        )
-        return WorkerError(
-            f"process {process.pid}, which encoded {len(texts):,} texts (the longest of "
-            f"{largest:,} bytes), {how}: if memory ran out, use fewer workers= (--workers), or cut "
-            f"such texts; run it again: it goes on after what is finished"
-        )
+def _describe_end(process: subprocess.Popen[bytes], texts: Sequence[bytes | None]) -> WorkerError:
+    code = process.wait()
+    largest = max(len(text or b"") for text in texts)
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    return WorkerError(
+        f"process {process.pid}, which encoded {len(texts):,} texts (the longest of "
+        f"{largest:,} bytes), {how}: if memory ran out, use fewer workers= (--workers), or cut "
+        f"such texts; run it again: it goes on after what is finished"
+    )
 
 
 def encode_texts_ahead(
-    told: Mapping[str, Any], count: int, texts: Iterator[bytes | None]
+    settings: Mapping[str, Any], count: int, texts: Iterator[bytes | None]
 ) -> Generator[EncodedTexts, None, None]:
-    """Encode texts in so many processes, and yield their tokens in the texts' order.
+    """Encode texts in `count` processes, and yield their tokens in the texts' order.
 
     TextError has the number of the text among those whose tokens were not yielded. If reading a
     text raises DataError, the tokens of all chunks before its own are yielded first.
     """
-    processes = EncoderProcesses(told, count)
+    processes = EncoderProcesses(settings, count)
     pending: deque[tuple[int, Future[EncodedTexts]]] = deque()
     chunks = _cut_chunks(texts)
+    failure: DataError | None = None
     ahead_bytes = 0
-
-    def take_next() -> EncodedTexts:
-        nonlocal ahead_bytes
-        size, future = pending.popleft()
-        ahead_bytes -= size
-        return future.result()
-
     try:
         while True:
             try:
                 chunk = next(chunks, None)
-            except DataError:
-                while pending:
-                    yield take_next()
-                raise
+            except DataError as error:
+                chunk, failure = None, error
+            size = sum(len(text or b"") for text in chunk or ())
+            while pending and (
+                chunk is None
+                or ahead_bytes + size > limits.encoded_ahead_bytes_max
+                or pending[0][1].done()
+            ):
+                ahead_bytes -= pending[0][0]
+                yield pending.popleft()[1].result()
             if chunk is None:
                 break
-            size = sum(len(text or b"") for text in chunk)
-            while pending and ahead_bytes + size > limits.encoded_ahead_bytes_max:
-                yield take_next()
             pending.append((size, processes.submit(chunk)))
             ahead_bytes += size
-            while pending and pending[0][1].done():
-                yield take_next()
-        while pending:
-            yield take_next()
+        if failure is not None:
+            raise failure
     finally:
         processes.close()
 
 
 def _cut_chunks(texts: Iterable[bytes | None]) -> Iterator[list[bytes | None]]:
-    """Yield so many texts at a time as one process encodes."""
+    """Yield as many texts at a time as one process encodes."""
     chunk: list[bytes | None] = []
     size = 0
     for text in texts:

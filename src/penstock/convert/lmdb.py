@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import struct
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from .encoding import StoredSample
 from .manifest import (
     DATA,
     DIGESTS,
-    LABELS,
     LOCK,
     Conversion,
     Converted,
@@ -49,11 +47,11 @@ class LmdbConversion(Conversion):
         except ModuleNotFoundError:
             raise missing_library("lmdb", "lmdb", "writing LMDB") from None
         self._lmdb = lmdb
-        folder = f"{self.path}.tmp"
+        folder, data = f"{self.path}.tmp", os.path.join(self.path, DATA)
         if os.path.lexists(self.path):
             with lock_folder(self.path):
                 if self.take_up(self.path):
-                    return self._summarize(0)
+                    return self.summarize((data,), 0)
         if os.path.islink(folder):
             raise UsageError(f"{folder} is a symbolic link: remove it, or convert to another place")
         with lock_folder(folder):
@@ -67,9 +65,14 @@ class LmdbConversion(Conversion):
                 except lmdb.Error as error:
                     raise self._storage_failure(error) from None
                 self.write_labels(folder, self._compare(folder))
-                self._complete(folder)
+                size = os.path.getsize(os.path.join(folder, DATA))
+                self.manifest.shards = [
+                    {"name": DATA, "first": 0, "end": self.count, "bytes": size}
+                ]
+                self.manifest.complete = True  # only tidying up is left to do
+                self.manifest.save(folder)
             self._rename(folder)
-        return self._summarize(self.count - before)
+        return self.summarize((data,), self.count - before)
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -166,9 +169,7 @@ class LmdbConversion(Conversion):
         """Read everything back and compare. Returns the position of each entry, or None if the
         entries, which are in order of keys, are also in the order of writing."""
         written = np.fromfile(os.path.join(folder, DIGESTS), _DIGEST)
-        digests = np.fromiter(
-            map(_split_digest, self.read_back(folder, self.count)), _DIGEST, self.count
-        )
+        digests = np.frombuffer(b"".join(self.read_back(folder, self.count)), _DIGEST)
         positions = None
         if self.options["keys"] == "names":
             by_digest = np.argsort(written, order=_DIGEST.names)
@@ -182,13 +183,6 @@ class LmdbConversion(Conversion):
             raise mismatch_error(folder, f"sample {int(np.argmax(wrong)):,} of it differs")
         return positions
 
-    def _complete(self, folder: str) -> None:
-        """Note in the manifest that all is verified; only tidying up is left to do."""
-        size = os.path.getsize(os.path.join(folder, DATA))
-        self.manifest.shards = [{"name": DATA, "first": 0, "end": self.count, "bytes": size}]
-        self.manifest.complete = True
-        self.manifest.save(folder)
-
     def _rename(self, folder: str) -> None:
         with storage_errors(self.path):
             for name in (DIGESTS, LOCK):
@@ -197,26 +191,9 @@ class LmdbConversion(Conversion):
             os.rename(folder, self.path)
         sync_folder(os.path.dirname(self.path))
 
-    def _summarize(self, written: int) -> Converted:
-        data = os.path.join(self.path, DATA)
-        labels = os.path.join(self.path, LABELS)
-        return Converted(
-            self.path,
-            (data,),
-            self.count,
-            os.path.getsize(data),
-            dict(self.recipe.user_options),
-            labels if self.recipe.has_label_file else None,
-            written,
-        )
-
 
 def _copy_bytes(held: StoredSample) -> StoredSample:
     """Copy the parts, so that the sample keeps no batch alive."""
     return StoredSample(
         held.key, tuple((name, bytes(data)) for name, data in held.parts), held.label
     )
-
-
-def _split_digest(digest: bytes) -> tuple[int, ...]:
-    return struct.unpack("<QQ", digest)

@@ -257,6 +257,18 @@ class Conversion:
             part.sync()
             part.commit()
 
+    def summarize(self, files: tuple[str, ...], written: int) -> Converted:
+        """Return the result, with the shards or the environment that it consists of."""
+        return Converted(
+            self.path,
+            files,
+            self.count,
+            sum(map(os.path.getsize, files)),
+            dict(self.recipe.user_options),
+            os.path.join(self.path, LABELS) if self.recipe.has_label_file else None,
+            written,
+        )
+
     # -- comparing -----------------------------------------------------------------------------
 
     def open_written(self, path: str | Sequence[str]) -> Dataset:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib.metadata
 import math
 import os
 import time
@@ -60,11 +61,10 @@ from .manifest import (
 )
 from .token_files import BIN, IDX, LENGTHS, TokenWriter, choose_dtype, sum_file
 from .token_worker import TextError
-from .tokenizer_file import Library, TokenizerFile, read_tiktoken_version
+from .tokenizer_file import Library, TokenizerFile
 
 _SUFFIXES = (".bin", ".idx")
-_SAID = ".manifest.json"
-_BROKEN = "broken"
+_MANIFEST_SUFFIX = ".manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,101 +142,97 @@ def tokenize(
     changed. After any of these, and after Ctrl-C or kill -9, nothing half-written has a final
     name, and the same call resumes.
     """
-    run = _Tokenization(source, destination, tokenizer, field, special, broken, engine)
-    run.set_ends(eos, bos)
+    check_kind("source", source, Dataset, "what penstock.open() returns")
+    if isinstance(source.index, JointIndex):
+        raise UsageError("source is a mixture: tokenize each of its datasets, and mix these")
+    if source.weighting is not None or source.kind is not None:
+        raise UsageError("source has weights, or is mixed or packed: tokenize its data instead")
+    if not len(source):
+        raise UsageError(f"{source.path} holds no samples: there is nothing to tokenize")
+    check_choice("special", special, ("text", "tokens"))
+    check_choice("broken", broken, ("raise", "mask"))
+    check_choice("engine", engine, ("tokenizers", "tiktoken"))
     check_function("progress", progress, "a function of numbers of documents")
-    count = math.ceil(read_machine().usable_cores) if workers is None else workers
-    run.workers = check_whole("workers", count, 1, 4096)
-    run.verify = check_flag("verify", verify)
-    run.force, run.progress = check_flag("force", force), progress
-    return run.execute()
+    workers = math.ceil(read_machine().usable_cores) if workers is None else workers
+    path = check_path("destination", destination)
+    if is_url(path):
+        raise UsageError(f"destination is {path!r}: write to a folder, and copy it then")
+    path = os.path.abspath(path).removesuffix(".bin").removesuffix(".idx")
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a folder: name files in it, as {path}/tokens")
+    check_outside(source, path)
+    check_unchanged(source)
+    name, reading = _choose_field(source, field, broken)
+    loaded = TokenizerFile.load(tokenizer)
+    if isinstance(eos, bool):
+        end = loaded.find_end() if eos else None
+    else:
+        end = loaded.find_token("eos", eos)
+    begin = None if bos is None else loaded.find_token("bos", bos)
+    dtype = choose_dtype(loaded.vocabulary)
+    settings: dict[str, Any] = {
+        **loaded.describe_for(engine),
+        "special": special,
+        "masked": broken == "mask",
+        "typecode": "H" if dtype.itemsize == 2 else "i",
+        "before": [] if begin is None else [begin],
+        "after": [] if end is None else [end],
+    }
+    options = {
+        "to": "tokens",
+        "field": name,
+        "tokenizer": loaded.digest,
+        "tokenizers": loaded.version,
+        "engine": engine,
+        "tiktoken": importlib.metadata.version("tiktoken") if engine == "tiktoken" else None,
+        "special": special,
+        "dtype": dtype.name,
+        "eos": end,
+        "bos": begin,
+    }
+    parser = reading.index.fields[0].parser
+    if parser is not None:
+        options |= {"key": parser.keys[name], "default": parser.defaults.get(name)}
+    return _Tokenization(
+        source,
+        reading,
+        name,
+        path,
+        loaded,
+        dtype,
+        settings,
+        ConversionManifest(describe_source(source), options),
+        check_whole("workers", workers, 1, 4096),
+        check_flag("verify", verify),
+        check_flag("force", force),
+        progress,
+    ).execute()
 
 
+@dataclass
 class _Tokenization:
-    """One run: its arguments, checked, and the steps from reading to the final names."""
+    """One run: its arguments, checked, and the steps from reading to the final names.
 
-    workers = 1
-    verify = force = False
-    progress: Progress | None = None
+    reading:   `source` with the field of text alone.
+    path:      prefix of the final names.
+    settings:  for `token_worker.make_encoder`.
+    """
 
-    def __init__(
-        self,
-        source: Dataset,
-        destination: Path,
-        tokenizer: Path,
-        field: str | None,
-        special: str,
-        broken: str,
-        engine: Library,
-    ) -> None:
-        check_kind("source", source, Dataset, "what penstock.open() returns")
-        if isinstance(source.index, JointIndex):
-            raise UsageError("source is a mixture: tokenize each of its datasets, and mix these")
-        if source.weighting is not None or source.kind is not None:
-            raise UsageError("source has weights, or is mixed or packed: tokenize its data instead")
-        for name, value, known in (
-            ("special", special, ("text", "tokens")),
-            (_BROKEN, broken, ("raise", "mask")),
-            ("engine", engine, ("tokenizers", "tiktoken")),
-        ):
-            check_choice(name, value, known)
-        if not len(source):
-            raise UsageError(f"{source.path} holds no samples: there is nothing to tokenize")
-        path = check_path("destination", destination)
-        if is_url(path):
-            raise UsageError(f"destination is {path!r}: write to a folder, and copy it then")
-        self.path = os.path.abspath(path)
-        for suffix in _SUFFIXES:
-            self.path = self.path.removesuffix(suffix)
-        if os.path.isdir(self.path):
-            raise UsageError(f"{self.path} is a folder: name files in it, as {self.path}/tokens")
-        check_outside(source, self.path)
-        check_unchanged(source)
-        self.source, self.masked = source, broken == "mask"
-        self.field, self.reading = _choose_field(source, field, broken)
+    source: Dataset
+    reading: Dataset
+    field: str
+    path: str
+    tokenizer: TokenizerFile
+    dtype: np.dtype[Any]
+    settings: dict[str, Any]
+    manifest: ConversionManifest
+    workers: int
+    verify: bool
+    force: bool
+    progress: Progress | None
+
+    def __post_init__(self) -> None:
         self.folder = f"{self.path}.tmp"
-        self.tokenizer = TokenizerFile.load(tokenizer)
-        self.dtype = choose_dtype(self.tokenizer.vocabulary)
-        self.told: dict[str, Any] = {
-            **self.tokenizer.describe_for(engine),
-            "special": special,
-            "masked": self.masked,
-            "typecode": "H" if self.dtype.itemsize == 2 else "i",
-        }
-        parser = self.reading.index.fields[0].parser
-        line = {} if parser is None else {"key": parser.keys[self.field]}
-        default = {} if parser is None else {"default": parser.defaults.get(self.field)}
-        options = {
-            "to": "tokens",
-            "field": self.field,
-            **line,
-            **default,
-            "tokenizer": self.tokenizer.digest,
-            "tokenizers": self.tokenizer.version,
-            "engine": engine,
-            "tiktoken": read_tiktoken_version() if engine == "tiktoken" else None,
-            "special": special,
-            "dtype": self.dtype.name,
-        }
-        self.manifest = ConversionManifest(describe_source(source), options)
-
-    def set_ends(self, eos: str | int | bool, bos: str | int | None) -> None:
-        """Set the tokens around each document."""
-        find = self.tokenizer.find_token
-        end = self.tokenizer.find_end() if eos is True else None
-        if not isinstance(eos, bool):
-            end = find("eos", eos)
-        begin = None if bos is None else find("bos", bos)
-        self.manifest.options |= {"eos": end, "bos": begin}
-        self.told |= {"before": [] if begin is None else [begin]}
-        self.told |= {"after": [] if end is None else [end]}
-
-    @property
-    def _ends(self) -> int:
-        """Number of tokens around each document."""
-        return len(self.told["before"]) + len(self.told["after"])
-
-    # -- the steps -----------------------------------------------------------------------------
 
     def execute(self) -> Tokenized:
         """Write what is missing."""
@@ -250,20 +246,31 @@ class _Tokenization:
                 os.rmdir(self.folder)  # if nothing is left to go on with
 
     def _execute_locked(self) -> Tokenized:
-        begun = self._take_up()
-        if self._is_complete(begun):
-            written = 0
-        else:
-            if begun is None:
+        interrupted = self._take_up()
+        written = 0
+        if not self._is_complete(interrupted):
+            if interrupted is None:
                 self.manifest.save(self.folder)
             else:
-                self.manifest = begun
+                self.manifest = interrupted
             written = len(self.source) - self.manifest.samples
             if not self.manifest.complete:
                 self._write()
             self._publish()
         self._remove_files()
-        return self._summarize(written, self._verify())
+        verified = self._verify()
+        state, idx = self.manifest.shards
+        return Tokenized(
+            path=self.path,
+            documents=state["end"],
+            tokens=state["tokens"],
+            bytes=state["bytes"] + idx["bytes"],
+            dtype=self.dtype.name,
+            empty=state["empty"],
+            broken=state["broken"],
+            verified=verified,
+            written=written,
+        )
 
     def _take_up(self) -> ConversionManifest | None:
         """Return the state of an interrupted run, if there is one. One of other data or options is
@@ -273,8 +280,10 @@ class _Tokenization:
             refuse_foreign_files(self.folder)
             return None
         difference = manifest.describe_difference(self.manifest)
-        if difference is None and manifest.shards and manifest.shards[0][_BROKEN] > 0:
-            difference = None if self.masked else "with broken='mask', and now 'raise' is asked"
+        # A run without broken texts so far may go on with either rule.
+        has_broken = manifest.shards and manifest.shards[0]["broken"] > 0
+        if difference is None and has_broken and not self.settings["masked"]:
+            difference = "with broken='mask', and now 'raise' is asked"
         if difference is None:
             return manifest
         if not self.force:
@@ -282,31 +291,27 @@ class _Tokenization:
         self._remove_files()
         return None
 
-    def _is_complete(self, begun: ConversionManifest | None) -> bool:
+    def _is_complete(self, interrupted: ConversionManifest | None) -> bool:
         """True if the destination holds these tokens, whole. UsageError if it holds others, unless
         they are to be replaced or an interrupted run was giving the files their names."""
         folder, name = os.path.split(self.path)
-        said = ConversionManifest.load(folder, f"{name}{_SAID}")
-        present = [suffix for suffix in _SUFFIXES if os.path.lexists(f"{self.path}{suffix}")]
-        if begun is not None and begun.complete and len(present) < 2:
+        published = ConversionManifest.load(folder, f"{name}{_MANIFEST_SUFFIX}")
+        paths = [f"{self.path}{suffix}" for suffix in _SUFFIXES]
+        present = [path for path in paths if os.path.lexists(path)]
+        if interrupted is not None and interrupted.complete and len(present) < 2:
             return False
-        if said is None:
-            if present:
-                raise UsageError(f"{self.path}{present[0]} is no output of this: write elsewhere")
+        if published is None and present:
+            raise UsageError(f"{present[0]} is no output of this: write elsewhere")
+        if published is None or self.force:
             return False
-        difference = said.describe_difference(self.manifest)
-        sizes = [
-            os.path.getsize(f"{self.path}{suffix}") if suffix in present else None
-            for suffix in _SUFFIXES
-        ]
-        if difference is None and sizes != [shard["bytes"] for shard in said.shards]:
+        difference = published.describe_difference(self.manifest)
+        sizes = [os.path.getsize(path) if path in present else None for path in paths]
+        if difference is None and sizes != [shard["bytes"] for shard in published.shards]:
             difference = f"whose files have {sizes[0]} and {sizes[1]} bytes now"
-        if self.force:
-            return False
-        if difference is None:
-            self.manifest = said
-            return True
-        raise UsageError(f"{self.path} holds tokens {difference}: {CHOICES}")
+        if difference is not None:
+            raise UsageError(f"{self.path} holds tokens {difference}: {CHOICES}")
+        self.manifest = published
+        return True
 
     def _write(self) -> None:
         """Encode what is missing, and complete the files in the folder."""
@@ -333,19 +338,21 @@ class _Tokenization:
     def _append_all(self, writer: TokenWriter) -> None:
         """Encode all documents that are missing, and append their tokens in order."""
         start = int(writer.state["end"])
+        around = len(self.settings["before"]) + len(self.settings["after"])
         self._report(start)
         committed_s = time.monotonic()
-        encoded = encode_texts_ahead(self.told, self.workers, self._read_texts(start))
+        encoded = encode_texts_ahead(self.settings, self.workers, self._read_texts(start))
         with contextlib.closing(encoded):
             try:
                 for done in encoded:
-                    writer.append(done.tokens, done.counts, self._ends, done.broken)
+                    writer.append(done.tokens, done.counts, around, done.broken)
                     self._report(int(writer.state["end"]))
                     if time.monotonic() - committed_s >= limits.encoded_commit_s:
                         self._commit(writer)
                         committed_s = time.monotonic()
             except TextError as error:
-                raise self._locate(int(writer.state["end"]) + error.number, str(error)) from None
+                document = int(writer.state["end"]) + error.number
+                raise self._locate(document, error.reason) from None
 
     def _read_texts(self, start: int) -> Iterator[bytes | None]:
         """Yield the texts from document `start` on; None for a broken line."""
@@ -356,11 +363,7 @@ class _Tokenization:
             loader.load_state_dict({**loader.state_dict(), "step": start // size})
             skipped = start % size
             for batch in loader:
-                for text in list(batch[self.field])[skipped:]:
-                    if text is None or isinstance(text, str):
-                        yield text if text is None else text.encode()
-                    else:
-                        yield text.tobytes()
+                yield from map(_get_bytes, list(batch[self.field])[skipped:])
                 skipped = 0
 
     def _commit(self, writer: TokenWriter) -> None:
@@ -378,9 +381,8 @@ class _Tokenization:
         reason = f"field {self.field!r} {reason}"
         if index.fields[0].parser is not None:
             return build_line_error(index, sample, reason)
-        return FormatError(
-            f"sample {sample:,} ({index.key(sample)}): {index.where(sample)}: {reason}"
-        )
+        where = f"sample {sample:,} ({index.key(sample)}): {index.where(sample)}"
+        return FormatError(f"{where}: {reason}")
 
     # -- verifying -----------------------------------------------------------------------------
 
@@ -404,7 +406,7 @@ class _Tokenization:
     def _verify(self) -> int:
         """Compare the files with their sums, and some documents with what they are encoded to
         again; the number of these."""
-        if not (self.verify or self.told["engine"] == "tiktoken"):
+        if not (self.verify or self.settings["engine"] == "tiktoken"):
             return 0
         for suffix, entry in zip(_SUFFIXES, self.manifest.shards, strict=True):
             if sum_file(f"{self.path}{suffix}") != (entry["bytes"], entry["crc32"]):
@@ -415,8 +417,10 @@ class _Tokenization:
         count = min(len(self.source), limits.encoded_checked_documents)
         chosen = Order(len(self.source), 0).samples(np.arange(count, dtype=np.uint64)).tolist()
         written = open_dataset(f"{self.path}.idx", index="memory")
-        told = {**self.told, **self.tokenizer.describe_for("tokenizers"), "one_by_one": True}
-        encoded = encode_texts_ahead(told, self.workers, map(self._read_text, chosen))
+        settings = {**self.settings, **self.tokenizer.describe_for("tokenizers")}
+        settings["one_by_one"] = True
+        texts = (_get_bytes(self.reading[document][self.field]) for document in chosen)
+        encoded = encode_texts_ahead(settings, self.workers, texts)
         checked = 0
         with contextlib.closing(encoded):
             for done in encoded:
@@ -424,23 +428,16 @@ class _Tokenization:
                 tokens = np.frombuffer(done.tokens, self.dtype)
                 for expected in np.split(tokens, ends[:-1]):
                     if not np.array_equal(written[chosen[checked]]["tokens"], expected):
-                        raise self._describe_other_tokens(chosen[checked])
+                        document = chosen[checked]
+                        source = self.reading.index.where(document)
+                        raise FormatError(
+                            f"{self.path}.bin: document {document:,} is not what tokenizers "
+                            f"{self.tokenizer.version} makes of {source}: write it again without "
+                            f"engine= (--engine), with force=True (--force)"
+                        )
                     checked += 1
         assert checked == count
         return count
-
-    def _read_text(self, document: int) -> bytes | None:
-        """Read one text; None for a broken line."""
-        text = self.reading[document][self.field]
-        return text.encode() if isinstance(text, str) else text
-
-    def _describe_other_tokens(self, document: int) -> FormatError:
-        return FormatError(
-            f"{self.path}.bin: document {document:,} is not what tokenizers "
-            f"{self.tokenizer.version} makes of {self.reading.index.where(document)}: "
-            f"write it anew with force=True (--force)"
-            + ("" if self.told["engine"] == "tokenizers" else " and without engine=")
-        )
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -454,7 +451,7 @@ class _Tokenization:
             if os.path.getsize(f"{self.path}.bin") != self.manifest.shards[0]["bytes"]:
                 raise mismatch_error(f"{self.path}.bin", "its size differs")
             folder, name = os.path.split(self.path)
-            self.manifest.save(folder, f"{name}{_SAID}")
+            self.manifest.save(folder, f"{name}{_MANIFEST_SUFFIX}")
             if os.path.exists(os.path.join(self.folder, IDX)):
                 os.rename(os.path.join(self.folder, IDX), f"{self.path}.idx")
         sync_folder(folder)
@@ -467,19 +464,12 @@ class _Tokenization:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(os.path.join(self.folder, present))
 
-    def _summarize(self, written: int, verified: int) -> Tokenized:
-        state, idx = self.manifest.shards
-        return Tokenized(
-            path=self.path,
-            documents=state["end"],
-            tokens=state["tokens"],
-            bytes=state["bytes"] + idx["bytes"],
-            dtype=self.dtype.name,
-            empty=state["empty"],
-            broken=state[_BROKEN],
-            verified=verified,
-            written=written,
-        )
+
+def _get_bytes(text: Any) -> bytes | None:
+    """Return a text in UTF-8; None for a broken line."""
+    if text is None:
+        return None
+    return text.encode() if isinstance(text, str) else bytes(text)
 
 
 def _choose_field(source: Dataset, name: str | None, broken: str) -> tuple[str, Dataset]:
@@ -502,7 +492,7 @@ def _choose_field(source: Dataset, name: str | None, broken: str) -> tuple[str, 
         named = [usual for usual in fields if usual in ("text", "txt")]
         candidates = sorted(named)[:1] or list(fields)
         if len(candidates) != 1:
-            raise UsageError(f"field is not given: name the field of text of {known} by field=")
+            raise UsageError(f"field is not given: choose one of {known} by field= (--field)")
         name = candidates[0]
     if name not in fields:
         raise UsageError(f"field is {name!r}: give a field of text of {known}")

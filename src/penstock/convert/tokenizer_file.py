@@ -8,10 +8,9 @@ encoding is derived from the file, and refused unless its merges are proved to b
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -135,24 +134,16 @@ class TokenizerFile:
         try:
             pattern, ranks, specials = derive_ranks(json.loads(self.text))
         except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"not for tiktoken: {error}: leave engine= out") from None
+            raise UsageError(f"not for tiktoken: {error}: leave engine= (--engine) out") from None
         return {"engine": library, "pattern": pattern, "ranks": ranks, "specials": specials}
 
 
 # -- tiktoken --------------------------------------------------------------------------------------
 
 
-def read_tiktoken_version() -> str:
-    """Return the version of the installed library: another may give other tokens."""
-    return importlib.metadata.version("tiktoken")
-
-
-class _UnlikeError(ValueError):
-    """Reason why tiktoken would give other tokens, or might."""
-
-
 def derive_ranks(described: Mapping[str, Any]) -> tuple[str, dict[bytes, int], dict[str, int]]:
     """Derive the pattern, the ranks of byte strings and the special tokens of the encoding.
+    ValueError, KeyError or TypeError if tiktoken would give other tokens, or might.
 
     tokenizers merges pairs that its list names, the first of the list before others; tiktoken any
     pair that makes a token, the lowest token before others. Both give the same if the list is in
@@ -161,70 +152,56 @@ def derive_ranks(described: Mapping[str, Any]) -> tuple[str, dict[bytes, int], d
     where merges do not depend on what is around them, so that no other pair of it ever arises.
     """
     model = described["model"]
-    for name in ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(name):
-            raise _UnlikeError(f"its model has {name}={model[name]!r}")
-    if model.get("type") != "BPE" or model.get("byte_fallback"):
-        raise _UnlikeError("its model is no byte-level BPE")
-    if described.get("normalizer") is not None:
-        raise _UnlikeError("it normalizes texts")
+    unsupported = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")
     added = described.get("added_tokens") or ()
-    specials = {one["content"]: int(one["id"]) for one in added}
-    if any(
-        not one.get("special") or one.get("lstrip") or one.get("rstrip") or one.get("single_word")
-        for one in added
+    specials = {token["content"]: int(token["id"]) for token in added}
+    for is_unlike, reason in (
+        (any(model.get(name) for name in unsupported), f"its model has one of {unsupported}"),
+        (model.get("type") != "BPE" or model.get("byte_fallback"), "it is no byte-level BPE"),
+        (described.get("normalizer") is not None, "it normalizes texts"),
+        (any(map(_is_unlike_special, added)), "its added tokens are not only plain special ones"),
     ):
-        raise _UnlikeError("its added tokens are not only plain special ones")
-    pattern = _find_pattern(described.get("pre_tokenizer"))
-    alphabet = {character: byte for byte, character in _list_alphabet()}
-    try:
-        ranks = {
-            bytes(alphabet[character] for character in token): int(rank)
-            for token, rank in model["vocab"].items()
-            if token not in specials
-        }
-    except KeyError as error:
-        raise _UnlikeError(f"a token has {error}, for no byte") from None
+        if is_unlike:
+            raise ValueError(reason)
+    pattern = _find_pattern(described.get("pre_tokenizer") or {})
+    # The character of a byte is itself if it is visible, else the next one above 255.
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = (byte for byte in range(256) if byte not in visible)
+    alphabet = {chr(byte): byte for byte in visible}
+    alphabet |= {chr(256 + number): byte for number, byte in enumerate(hidden)}
+    ranks = {
+        bytes(alphabet[character] for character in token): int(rank)
+        for token, rank in model["vocab"].items()
+        if token not in specials
+    }
     if any(bytes([byte]) not in ranks for byte in range(256)):
-        raise _UnlikeError("not every byte is a token")
+        raise ValueError("not every byte is a token")
     _check_merges(model["merges"], ranks, alphabet)
     return pattern, ranks, specials
 
 
-def _list_alphabet() -> Iterator[tuple[int, str]]:
-    """List the character of each byte: itself if it is visible, else one above 255."""
-    above = 256
-    for byte in range(256):
-        if 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174:
-            yield byte, chr(byte)
-        else:
-            yield byte, chr(above)
-            above += 1
+def _is_unlike_special(token: Mapping[str, Any]) -> bool:
+    return not token.get("special") or any(map(token.get, ("lstrip", "rstrip", "single_word")))
 
 
-def _find_pattern(splitter: Any) -> str:
+def _find_pattern(splitter: Mapping[str, Any]) -> str:
     """Find the regular expression by which texts are split."""
-    splitter = splitter or {}
     steps = splitter["pretokenizers"] if splitter.get("type") == "Sequence" else [splitter]
-    last = steps[-1] if steps else {}
-    if last.get("type") == "ByteLevel" and not last.get("add_prefix_space"):
-        if len(steps) == 1 and last.get("use_regex", True):
-            return _BYTE_LEVEL_PATTERN
-        first = steps[0]
-        if (
-            len(steps) == 2
-            and not last.get("use_regex", True)
-            and first.get("type") == "Split"
-            and first.get("behavior") == "Isolated"
-            and not first.get("invert")
-            and "Regex" in first["pattern"]
-        ):
-            return str(first["pattern"]["Regex"])
-    raise _UnlikeError("it splits texts in a way of its own")
+    match steps:
+        case [{"type": "ByteLevel", "add_prefix_space": False, **rest}]:
+            if rest.get("use_regex", True):
+                return _BYTE_LEVEL_PATTERN
+        case [
+            {"type": "Split", "behavior": "Isolated", "pattern": {"Regex": pattern}, **first},
+            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+        ]:
+            if not first.get("invert"):
+                return str(pattern)
+    raise ValueError("it splits texts in a way of its own")
 
 
 def _check_merges(merges: Any, ranks: Mapping[bytes, int], alphabet: Mapping[str, int]) -> None:
-    """Raise _UnlikeError unless merging by ranks alone makes the pairs of the list, see
+    """Raise ValueError unless merging by ranks alone makes the pairs of the list, see
     `derive_ranks`."""
     before, made = -1, 0
     for merge in merges:
@@ -232,12 +209,12 @@ def _check_merges(merges: Any, ranks: Mapping[bytes, int], alphabet: Mapping[str
         left, right = (bytes(alphabet[character] for character in part) for part in pair)
         rank = ranks[left + right]
         if rank <= before:
-            raise _UnlikeError(f"merge {made:,} makes token {rank:,}, the merge before {before:,}")
+            raise ValueError(f"merge {made:,} makes token {rank:,}, the merge before {before:,}")
         if _split_last(left + right, ranks) != [left, right]:
-            raise _UnlikeError(f"token {rank:,} has several ways to be made")
+            raise ValueError(f"token {rank:,} has several ways to be made")
         before, made = rank, made + 1
     if made + 256 != len(ranks):
-        raise _UnlikeError(f"{len(ranks):,} tokens are made by {made:,} merges of 256 bytes")
+        raise ValueError(f"{len(ranks):,} tokens are made by {made:,} merges of 256 bytes")
 
 
 def _split_last(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
