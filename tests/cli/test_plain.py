@@ -9,7 +9,7 @@ from importlib import metadata
 import pytest
 
 import penstock
-from penstock.cli.plain import run_plain
+from penstock.cli.commands import run_plain
 from penstock.doctor.extras import PURPOSES, list_extras
 from tests import ROOT, warm
 

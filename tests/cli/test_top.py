@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cli import console as terminal
-from penstock.cli import top
+from penstock.cli.broker import _escape_name, render_state
 from tests import warm
 from tests.command import run
 from tests.sharing.tenants import Job, broker, environ
@@ -186,7 +186,7 @@ def test_any_state_on_any_width(state: dict[str, Any], width: int) -> None:
     reaches the terminal but what can be printed."""
     written = io.StringIO()
     console = rich.console.Console(file=written, width=width, force_terminal=False)
-    console.print(top.render_state(state, width))
+    console.print(render_state(state, width))
     lines = written.getvalue().splitlines()
     assert all(rich.console.Console().measure(line).maximum <= width for line in lines)
     assert "".join(lines).isprintable()
@@ -197,5 +197,5 @@ def test_any_state_on_any_width(state: dict[str, Any], width: int) -> None:
 
 def test_names_are_not_markup() -> None:
     """A name in brackets is shown as it is."""
-    assert terminal.escape("[red]x[/]") in top._escape_name("[red]x[/]")
-    assert "\x1b" not in top._escape_name("\x1b[2Jx\n")
+    assert terminal.escape("[red]x[/]") in _escape_name("[red]x[/]")
+    assert "\x1b" not in _escape_name("\x1b[2Jx\n")

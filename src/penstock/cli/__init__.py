@@ -1,8 +1,4 @@
-"""The command line: one module a command, imported when the command is called.
-
-Applications add commands of their own: each is an entry point in the group `penstock.commands`,
-a `LazyCommand`.
-"""
+"""The command line: a module of each command, or of a few, is imported when one is called."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ def main() -> None:
         import typer as typer
     except ModuleNotFoundError as missing:
         from ..errors import PenstockError
-        from .plain import run_plain
+        from .commands import run_plain
 
         try:
             sys.exit(run_plain(sys.argv[1:], str(missing.name)))

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar
 
-from .commands import LazyCommand, explain_missing, find_added_commands
+from .commands import COMMANDS, LazyCommand, explain_missing
 
 try:
     import rich.console
@@ -90,30 +90,17 @@ class LazyGroup(HelpedGroup):
     Until then a command without parameters, with its summary, is in its place.
     """
 
-    lazy: ClassVar[dict[str, LazyCommand]]
-    extensible: ClassVar[bool]
+    lazy: ClassVar[Mapping[str, LazyCommand]]
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._add_summaries(self.lazy)
-
-    def _add_summaries(self, commands: Mapping[str, LazyCommand]) -> None:
-        for name, command in commands.items():
+        for name, command in self.lazy.items():
             summary = HelpedCommand(name, help=command.summary, rich_help_panel=command.heading)
             self.add_command(summary)
 
-    def _find_added(self) -> None:
-        if self.extensible:
-            type(self).extensible = False
-            added = find_added_commands()
-            self.lazy.update(added)
-            self._add_summaries(added)
-
     def list_commands(self, ctx: Any) -> list[str]:
-        """List the names of all commands, by heading."""
-        self._find_added()
-        headings = list(dict.fromkeys(command.heading for command in self.lazy.values()))
-        return sorted(self.commands, key=lambda name: headings.index(self.lazy[name].heading))
+        """List the names of all commands, in the order of the table."""
+        return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, or its summary; completion asks for its options."""
@@ -123,8 +110,6 @@ class LazyGroup(HelpedGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first argument names."""
-        if args[0] not in self.lazy:
-            self._find_added()
         if args[0] in self.lazy:
             self.load(args[0])
         return super().resolve_command(ctx, args)
@@ -153,20 +138,16 @@ def _load_command(name: str, lazy: LazyCommand) -> Any:
 
 
 def make_app(
-    help: str, commands: Mapping[str, LazyCommand], *, extensible: bool = False
+    help: str, commands: Mapping[str, LazyCommand], *, completion: bool = False
 ) -> typer.Typer:
-    """Make the typer app of a lazy group.
-
-    extensible:  applications add commands, and shells can complete: bash, zsh and fish.
-    """
-    settings = {"lazy": dict(commands), "extensible": extensible}
+    """Make the typer app of a lazy group; with `completion`, for bash, zsh and fish, too."""
     app = typer.Typer(
-        cls=type("LazyCommands", (LazyGroup,), settings),
+        cls=type("LazyCommands", (LazyGroup,), {"lazy": commands}),
         help=help,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
-        add_completion=extensible,
+        add_completion=completion,
     )
     app.callback()(_callback)
     return app
@@ -194,32 +175,6 @@ def _callback(
     """Make typer take an app without commands as a group."""
 
 
-_SUMMARIES = {
-    "Data": {
-        "inspect": "Show what a data set is: samples, sizes, labels, the state of its index. "
-        "Writes nothing.",
-        "index": "Find the samples of a data set and save where they are, beside the data.",
-        "lengths": "Measure how long each sample of a data set is, and save that beside the index.",
-        "formats": "List the formats that are read, and the options that each takes.",
-        "convert": "Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify "
-        "it.",
-        "tokenize": "Write the tokens of texts as Megatron's .bin and .idx, and verify them.",
-    },
-    "Before a run": {
-        "demo": "Show what penstock does: an exact shuffle, kill -9 and an exact resume, a race.",
-        "doctor": "Say what will be slow, and why: storage, memory, cores, limits, settings. "
-        "Writes nothing.",
-    },
-    "During and after": {
-        "top": "Show the jobs that share this host: what each holds, brings, and waits for.",
-        "broker": "Share this host's cores and storage bandwidth among the jobs on it.",
-        "checkpoint": "Checkpoints: list them, verify them, remove old ones; how often to save "
-        "one.",
-    },
-}
-_MODULES = {"lengths": "index", "tokenize": "convert"}
-"""Modules of the commands that have none of their name."""
-
 app = make_app(
     """Training data from storage to accelerators: exact shuffles, explicit reads, exact resume.
 
@@ -231,12 +186,8 @@ app = make_app(
 
       penstock doctor /data/imagenet/train --step-seconds 0.25 --ranks 8
     """,
-    {
-        name: LazyCommand(heading, summary, f"penstock.cli.{_MODULES.get(name, name)}")
-        for heading, summaries in _SUMMARIES.items()
-        for name, summary in summaries.items()
-    },
-    extensible=True,
+    COMMANDS,
+    completion=True,
 )
 
 

@@ -1,25 +1,35 @@
-"""`penstock broker`: serves a host's budget to the jobs on it."""
+"""`penstock broker`: serve a host's budget to the jobs on it; `penstock top`: show them, live."""
 
 from __future__ import annotations
 
 import math
 import os
 import signal
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from socket import gethostname
-from typing import Annotated
+from typing import Annotated, Any
+
+import rich.box
+import rich.console
+import rich.live
+import rich.measure
+import rich.table
+import rich.text
 
 from ..engine.host import read_machine
 from ..errors import UsageError
-from ..sharing.allocation import Resources
+from ..sharing.allocation import UNITS, Resources
 from ..sharing.broker import Broker
-from ..sharing.client import find_socket
+from ..sharing.client import find_socket, watch_broker
 from ..sharing.connection import Address, read_key
 from ..sharing.federation import Upstream
 from ..sharing.ledger import Ledger
+from . import console
 from .console import explain_interrupt, say
-from .options import Socket, option
-from .quantities import parse_bytes
+from .options import AsJson, Socket, option
+from .quantities import counted, format_bytes, parse_bytes
 
 
 @explain_interrupt("jobs take their own budgets again, until a broker serves here")
@@ -114,3 +124,187 @@ def parse_rate(option: str, text: str) -> float:
         return parse_bytes(text)
     except ValueError:
         raise UsageError(f"{option} is {text!r}: use a rate such as 1GB/s or 250MiB/s") from None
+
+
+# -- top -------------------------------------------------------------------------------------------
+
+State = dict[str, Any]
+
+_STANDINGS = {"measured": "green", "unmeasured": "cyan", "silent": "yellow", "doubted": "red"}
+_WAITS = {"model": "its model", "workers": "cores", "bandwidth": "MB/s"}
+_shown_members = 4
+_name_columns = 24
+_any_columns = 10_000
+
+
+def top(
+    once: Annotated[bool, option("Print one table, and end.", "--once")] = False,
+    as_json: AsJson = False,
+    socket: Socket = None,
+) -> None:
+    """Show the jobs that share this host: what each holds, brings, and waits for.
+
+    One row a job, updated with the broker: leased cores and MB/s, predicted and measured samples/s
+    of its share, how busy that keeps its accelerators (of what its model takes), the share of time
+    in which they stalled, and what binds it. Shares of a job that is unmeasured, silent or doubted
+    are even ones. Below: what one more core, and 100 MB/s more, would be worth.
+
+    Ctrl-C ends it. Where standard output is no terminal, one table is printed. Exit code 1: no
+    broker serves, or it has ended.
+
+    Examples:
+
+      penstock top
+
+      penstock top --once --socket /run/penstock/broker.sock
+
+      penstock top --json | jq '.jobs[] | {job, measured, stall}'
+    """
+    with closing(watch_broker(find_broker(socket))) as states:  # type: ignore[type-var]  # it is a generator
+        state = next(states)
+        if as_json:
+            console.print_json(state)
+        elif once or not console.out.is_terminal:
+            if not console.out.is_terminal and "COLUMNS" not in os.environ:
+                console.out.width = _any_columns  # all of it goes into a pipe
+            console.out.print(render_state(state, console.out.width))
+        else:
+            # Shown anew when the broker has told, not when a thread thinks that it is time.
+            with rich.live.Live(
+                console=console.out, screen=True, auto_refresh=False, vertical_overflow="ellipsis"
+            ) as live:
+                while True:
+                    live.update(render_state(state, console.out.width), refresh=True)
+                    state = next(states)
+
+
+def render_state(state: State, width: int) -> rich.console.RenderableType:
+    """Render the state as a table of at most so many columns of text, with lines below it."""
+    jobs = state["jobs"]
+    parts: list[rich.console.RenderableType] = []
+    if jobs:
+        parts.append(_make_table(jobs, width))
+    parts += [rich.text.Text(line) for line in describe_state(state)]
+    return rich.console.Group(*parts)
+
+
+_Cell = Callable[[dict[str, Any]], str]
+_COLUMNS: Sequence[tuple[str, int, _Cell]] = (
+    # The higher its number, the sooner a column is left out where there is little room.
+    ("job", 0, lambda job: _escape_name(job["job"])),
+    ("standing", 4, lambda job: f"[{_STANDINGS[job['standing']]}]{job['standing']}[/]"),
+    ("ranks", 6, lambda job: _join_numbers([member["rank"] for member in job["members"]])),
+    ("processes", 9, lambda job: _join_numbers([member["pid"] for member in job["members"]])),
+    ("cores", 1, lambda job: _format_number(job["cores"])),
+    ("MB/s", 1, lambda job: _format_rate(job["bytes_per_s"])),
+    ("predicted/s", 7, lambda job: _format_number(job["predicted"])),
+    ("samples/s", 0, lambda job: _format_number(job["measured"])),
+    ("busy", 3, lambda job: _format_percent(_busy_share(job))),
+    ("stall", 5, lambda job: _format_percent(job["stall"])),
+    ("waits for", 2, lambda job: _WAITS.get(job["binding"], "-")),
+)
+"""Heading, what it may be left out before, and what it shows of a job."""
+
+
+def _make_table(jobs: Sequence[dict[str, Any]], width: int) -> rich.table.Table:
+    """Make a table with as many columns as fit the width."""
+    for least in sorted({rank for _, rank, _ in _COLUMNS}, reverse=True):
+        table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+        columns = [column for column in _COLUMNS if column[1] <= least]
+        for heading, _, _ in columns:
+            left = heading in ("job", "standing", "ranks", "processes", "waits for")
+            table.add_column(
+                heading,
+                justify="left" if left else "right",
+                no_wrap=True,
+                max_width=_name_columns if heading == "job" else None,
+            )
+        for job in jobs:
+            table.add_row(*(cell(job) for _, _, cell in columns))
+        room = console.out.options.update(max_width=_any_columns)
+        if rich.measure.Measurement.get(console.out, room, table).maximum <= width:
+            break
+    return table
+
+
+def describe_state(state: State) -> list[str]:
+    """Lines below the table, on all jobs together."""
+    jobs = state["jobs"]
+    if jobs:
+        loaders = counted(sum(len(job["members"]) for job in jobs), "loader")
+        resources = _describe_resources(state)
+        lines = [f"{counted(len(jobs), 'job')} of {loaders} on {resources}"]
+    else:
+        lines = [f"no jobs yet; there are {_describe_resources(state)}"]
+    if jobs and state["value"] is not None:
+        lines.append(
+            f"predicted together: {state['value']:.3g} {UNITS[state['objective']]}; nobody below "
+            f"{state['floors']:.0%} of an even split"
+        )
+    worth = state["worth"]
+    if worth is not None:
+        lines.append(
+            f"one more core is worth {worth['core']:.3g}, 100 MB/s more "
+            f"{1e8 * worth['byte_per_s']:.3g} {UNITS[state['objective']]}"
+        )
+    for transfer in state["transfers"]:
+        rate = "as fast as it can"
+        if (limit := transfer["bytes_per_s"]) is not None:
+            rate = f"at {_format_rate(transfer['measured'])} of {_format_rate(limit)} MB/s"
+        lines.append(
+            f"{_make_printable(transfer['job'])} transfers {format_bytes(transfer['moved'])} of "
+            f"{format_bytes(transfer['bytes'])} {rate}"
+        )
+    above = state["upstream"]
+    if above is not None:
+        now = "leases storage from" if above["leased"] else "has no lease now of"
+        lines.append(f"this host {now} {above['address']}")
+    if state["refused"]:
+        refusals = sorted(state["refused"].items())
+        lines.append("refused: " + ", ".join(f"{count:,} {why}" for why, count in refusals))
+    return lines
+
+
+def _describe_resources(state: State) -> str:
+    """Describe the cores and the bandwidth that the jobs share."""
+    rate = state["bytes_per_s"]
+    limit = "as many MB/s as there are" if rate is None else f"{_format_rate(rate)} MB/s"
+    return f"{_format_number(state['cores'])} cores, {limit}"
+
+
+def _busy_share(job: dict[str, Any]) -> float | None:
+    """Share that the job gets of the rate that its model takes."""
+    if job["measured"] is None or job["predicted"] is None or job["idle"] == 1:
+        return None
+    return min(1.0, float(job["measured"] / (job["predicted"] / (1 - job["idle"]))))
+
+
+def _join_numbers(numbers: Sequence[int]) -> str:
+    """Join the first few different numbers."""
+    ordered = sorted(set(numbers))
+    more = f" +{len(ordered) - _shown_members}" if len(ordered) > _shown_members else ""
+    return ",".join(map(str, ordered[:_shown_members])) + more
+
+
+def _escape_name(name: str) -> str:
+    """Escape a name for a table, which has markup."""
+    return console.escape(_make_printable(name))
+
+
+def _make_printable(name: str) -> str:
+    """Replace characters of a foreign name that could move the cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
+def _format_number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _format_rate(value: float | None) -> str:
+    return "-" if value is None else _format_number(value / 1e6)
+
+
+def _format_percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"

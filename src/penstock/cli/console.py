@@ -147,6 +147,12 @@ def show(text: str) -> None:
     out.print(text)
 
 
+def show_line(line: str) -> None:
+    """Print a line of foreign text; one that starts with "# " is a heading."""
+    text = escape(line.removeprefix("# "))
+    out.print(text if text == escape(line) else f"\n[bold]{text}[/]")
+
+
 def print_json(values: object) -> None:
     """Print the results as one JSON value."""
     sys.stdout.write(json.dumps(values, indent=2, allow_nan=False) + "\n")

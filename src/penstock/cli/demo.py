@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from . import console
+from .commands import show_demo, show_race
 from .console import explain_interrupt
 from .options import option
-from .plain import show_demo, show_race
 
 
 @explain_interrupt("the data were removed, unless --folder keeps them: name another folder then")
@@ -37,14 +37,7 @@ def demo(
 
       penstock demo ~/pictures
     """
-
-    def say(line: str) -> None:
-        if line.startswith("# "):
-            console.show(f"\n[bold]{console.escape(line[2:])}[/]")
-        else:
-            console.show(console.escape(line))
-
     if path is not None:
-        show_race(path, say)
-    elif not show_demo(folder, say):
+        show_race(path, console.show_line)
+    elif not show_demo(folder, console.show_line):
         raise typer.Exit(1)

@@ -9,6 +9,7 @@ import rich.table
 import typer
 
 from . import console
+from .commands import show_host
 from .console import explain_interrupt
 from .options import (
     AsJson,
@@ -115,17 +116,12 @@ def _show_host(as_json: bool) -> None:
     from ..doctor.doctor import examine_host
     from ..doctor.extras import list_extras
 
-    findings, extras = examine_host(), list_extras()
     if as_json:
-        values = {"findings": [finding._asdict() for finding in findings]}
-        console.print_json(values | {"extras": [extra._asdict() for extra in extras]})
-        return
-    _show_findings(findings)
-    rows = [
-        (f"penstock[{name}]", purpose, f"missing: {', '.join(missing)}" if missing else "installed")
-        for name, purpose, missing in extras
-    ]
-    _show_table("what to install for what you want to do", ("extra", "for", ""), rows)
+        values = {"findings": examine_host(), "extras": list_extras()}
+        rows = {name: [row._asdict() for row in found] for name, found in values.items()}
+        console.print_json(rows)
+    else:
+        show_host(console.show_line)
 
 
 def _show_findings(findings: Sequence[Finding]) -> None:

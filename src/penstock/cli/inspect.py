@@ -1,4 +1,4 @@
-"""`penstock inspect`: show what a data set is, and the state of its saved index."""
+"""`penstock inspect` and `penstock formats`: show what a data set is, and which can be read."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..engine.store import Progress
 from ..errors import SidecarError
 from ..extent import Int
 from ..images.positions import check_positions
+from ..index.formats.registry import FORMATS
 from ..index.layout import Chunked, Fixed, RowTable
 from ..index.saved_index import list_index_paths
 from ..index.table import Index
@@ -293,3 +294,38 @@ def _show_places(index: Index, first: Int, labels: Int | None) -> None:
         table.add_row(str(sample), console.escape(index.key(sample)), place, label)
     console.show("")
     console.print_wide(table)
+
+
+# -- formats ---------------------------------------------------------------------------------------
+
+
+@explain_interrupt()
+def formats(as_json: AsJson = False) -> None:
+    """List the formats that are read, and the options that each takes.
+
+    Options are keyword arguments of [bold]penstock.open[/], and --option NAME=VALUE here.
+
+    Examples:
+
+      penstock formats
+
+      penstock inspect /data/shards --option label=class
+    """
+    if as_json:
+        rows = [
+            {
+                "name": entry.name,
+                "summary": entry.summary,
+                "kinds": list(entry.kinds),
+                "options": list(entry.options),
+                "detected": entry.detected,
+            }
+            for entry in FORMATS.values()
+        ]
+        console.print_json(rows)
+        return
+    table = console.make_table("format", "what", "where", "options")
+    for entry in FORMATS.values():
+        options = ", ".join(entry.options) or "-"
+        table.add_row(entry.name, entry.summary, ", ".join(entry.kinds), options)
+    console.out.print(table)
