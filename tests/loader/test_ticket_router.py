@@ -51,13 +51,13 @@ class Tray:
 
     def __init__(self) -> None:
         self.keys: list[Any] = []
-        self.abandoned = False
+        self.is_closed = False
 
     def report(self, key: Any, failures: Sequence[Failure]) -> None:
         self.keys.append(key)
 
-    def abandon(self) -> None:
-        self.abandoned = True
+    def close(self) -> None:
+        self.is_closed = True
 
 
 def wait_for(router: TicketRouter, has_arrived: Callable[[], bool]) -> None:
@@ -144,7 +144,7 @@ def test_a_failed_poll_abandons_every_ticket() -> None:
     for _ in range(2):
         with pytest.raises(OSError, match="gone"):
             router.wait(lambda: False)
-    assert all(tray.abandoned for tray in trays)
+    assert all(tray.is_closed for tray in trays)
     assert router.is_idle
 
 

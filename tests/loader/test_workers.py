@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,13 @@ import numpy as np
 import pytest
 
 from penstock import limits
+from penstock.budget import Budget
 from penstock.errors import ForkError, UsageError, WorkerError
 from penstock.loader.worker_processes import WorkerProcesses
-from penstock.loader.workers import InlineWorkers, ResultsAhead, Workers, WorkerThreads
+from penstock.loader.batch_tasks import BatchTask
+from penstock.loader.sources import WorkerSource
+from penstock.loader.workers import InlineWorkers, Workers, WorkerThreads
+from penstock.meter import Meter
 from tests import warm
 from tests.shared_memory import named_memory
 from tests.slices import first
@@ -53,6 +57,7 @@ class Squares:
         return self.fetch
 
     def fetch(self, task: Any) -> Any:
+        task = task.ids if isinstance(task, BatchTask) else task
         if task == "lookup":
             return {}["no such key"]
         if task == "odd":
@@ -113,10 +118,22 @@ def await_gone(pids: list[int]) -> None:
         assert gone(pid), f"process {pid} lives on"
 
 
+def walk(workers: Workers, tasks: Iterable[Any], ahead: int) -> Iterator[Any]:
+    """The batches of a source of these tasks."""
+    batches = (BatchTask(task, 0, step, 0, 0, 0) for step, task in enumerate(tasks))
+    options: Any = {"ahead": ahead, "timeout_s": None, "batched": False}
+    source = WorkerSource(batches, workers, Meter(), Budget(), **options)
+    try:
+        while (ready := source.take(0, lambda: None)) is not None:
+            yield ready[0]
+    finally:
+        source.close()
+
+
 def test_results_in_order(workers: Workers) -> None:
     """Results come in the order of the tasks, however far ahead they are asked for."""
     for ahead in (0, 1, 3, 50):
-        results = list(ResultsAhead(workers, iter(range(20)), ahead))
+        results = list(walk(workers, range(20), ahead))
         assert [int(r["square"][2, 999]) for r in results] == [n * n for n in range(20)]
         assert [len(r["text"]) for r in results] == list(range(20))
         assert all(r["square"].shape == (3, 1000) for r in results)
@@ -124,10 +141,7 @@ def test_results_in_order(workers: Workers) -> None:
 
 def test_two_walks_share_workers(workers: Workers) -> None:
     """Two iterators over the same workers do not disturb each other."""
-    first, second = (
-        ResultsAhead(workers, iter(range(9)), 3),
-        ResultsAhead(workers, iter(range(10, 19)), 2),
-    )
+    first, second = walk(workers, range(9), 3), walk(workers, range(10, 19), 2)
     for n, (a, b) in enumerate(zip(first, second, strict=True)):
         assert (len(a["text"]), len(b["text"])) == (n, 10 + n)
 
@@ -135,10 +149,10 @@ def test_two_walks_share_workers(workers: Workers) -> None:
 def test_abandoned_walk(workers: Workers) -> None:
     """A walk that is given up leaves nothing that the next one would see."""
     for _ in range(5):
-        walk = ResultsAhead(workers, iter(range(100)), 8)
-        next(walk)
-        del walk
-        assert [len(r["text"]) for r in ResultsAhead(workers, iter([3, 4]), 2)] == [3, 4]
+        walked = walk(workers, range(100), 8)
+        next(walked)
+        del walked
+        assert [len(r["text"]) for r in walk(workers, [3, 4], 2)] == [3, 4]
 
 
 def test_exceptions(workers: Workers) -> None:
@@ -146,13 +160,13 @@ def test_exceptions(workers: Workers) -> None:
     for _ in range(2):
         with pytest.raises(KeyError, match="no such key"):
             workers.result(workers.submit("lookup"))
-    assert len(workers.result(workers.submit(5))["text"]) == 5
+    assert len(workers.result(workers.submit(5))[0]["text"]) == 5
 
 
 def test_stop_iteration(workers: Workers) -> None:
     """A StopIteration of the user's code does not end a walk as if it were complete."""
     with pytest.raises(RuntimeError, match="StopIteration"):
-        list(ResultsAhead(workers, iter(["stop", 3]), 2))
+        list(walk(workers, ["stop", 3], 2))
 
 
 class Leaving:
@@ -167,7 +181,7 @@ def test_exit_in_a_thread() -> None:
     threads = WorkerThreads(Squares(), 1)
     with pytest.raises(SystemExit):
         threads.result(threads.submit("leave"), 10)
-    assert len(threads.result(threads.submit(5), 10)["text"]) == 5
+    assert len(threads.result(threads.submit(5), 10)[0]["text"]) == 5
     threads.close()
     threads = WorkerThreads(Leaving(), 1)
     with pytest.raises(SystemExit):
@@ -194,7 +208,7 @@ def test_exceptions_of_processes(processes: WorkerProcesses, task: str, message:
         processes.result(processes.submit(task))
     assert message in str(caught.value)
     assert "\\n" not in str(caught.value)  # a KeyError shows no repr
-    assert len(processes.result(processes.submit(5))["text"]) == 5
+    assert len(processes.result(processes.submit(5))[0]["text"]) == 5
 
 
 @pytest.mark.parametrize(("task", "cause"), [("kill", "SIGKILL"), ("exit", "exit code 7")])
@@ -216,7 +230,7 @@ def test_idle_worker_is_killed(processes: WorkerProcesses) -> None:
     """The end of a worker that had nothing to do is noticed at the next result."""
     os.kill(processes.pids[0], signal.SIGKILL)
     with pytest.raises(WorkerError, match="exited unexpectedly"):
-        list(ResultsAhead(processes, iter([1] * 100), 4))
+        list(walk(processes, [1] * 100, 4))
 
 
 def test_timeout(processes: WorkerProcesses) -> None:
@@ -249,16 +263,16 @@ def test_collected_with_their_owner() -> None:
 def test_memory_is_recycled(processes: WorkerProcesses) -> None:
     """Results lie in shared memory, which is used again once they are gone, and not before."""
     descriptors = len(os.listdir("/proc/self/fd"))
-    kept = list(ResultsAhead(processes, iter(range(100)), 4))
+    kept = list(walk(processes, range(100), 4))
     assert len(os.listdir("/proc/self/fd")) < descriptors + 2 * 2 * (limits.lent_slots_max + 5)
-    for _ in ResultsAhead(processes, iter([7] * 200), 4):
+    for _ in walk(processes, [7] * 200, 4):
         pass
     assert [int(r["square"][0, 0]) for r in kept] == [n * n for n in range(100)]
     kept[0]["square"][:] = 1  # the user's own memory, writable
     slots = [worker._slots for worker in processes._workers]
     del kept
     gc.collect()
-    for _ in ResultsAhead(processes, iter([7] * 200), 4):
+    for _ in walk(processes, [7] * 200, 4):
         pass
     assert [worker._slots for worker in processes._workers] == slots
     processes.close()
@@ -268,7 +282,7 @@ def test_memory_is_recycled(processes: WorkerProcesses) -> None:
 def test_results_outlive_workers() -> None:
     """A result stays valid after its worker has been closed."""
     processes = WorkerProcesses(Squares(), 1)
-    result = processes.result(processes.submit(6))
+    result, _ = processes.result(processes.submit(6))
     processes.close()
     del processes
     assert (result["square"] == 36).all()
@@ -276,13 +290,13 @@ def test_results_outlive_workers() -> None:
 
 def test_nothing_is_left(processes: WorkerProcesses) -> None:
     """Closing gives back every descriptor; the memory that was shared had no name."""
-    list(ResultsAhead(processes, iter(range(10)), 4))
+    list(walk(processes, range(10), 4))
     processes.close()
     gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         made = WorkerProcesses(Squares(), 2)
-        list(ResultsAhead(made, iter(range(10)), 4))
+        list(walk(made, range(10), 4))
         for pid in [os.getpid(), *made.pids]:
             assert not named_memory(pid)
         made.close()
@@ -307,7 +321,7 @@ def test_fork_after_use(processes: WorkerProcesses) -> None:
             os._exit(0)
     os.waitpid(child, 0)
     assert reader.recv() == "refused"
-    assert len(processes.result(processes.submit(3))["text"]) == 3
+    assert len(processes.result(processes.submit(3))[0]["text"]) == 3
 
 
 SOON_S = 60.0
@@ -316,17 +330,17 @@ SOON_S = 60.0
 PROGRAM = """
 import os, signal, sys, threading
 from penstock.loader.worker_processes import WorkerProcesses
-from penstock.loader.workers import ResultsAhead
+from tests.loader.test_workers import walk
 
 def opening(number):
     def fetch(task):
-        if task == "forever":
+        if task.ids == "forever":
             threading.Event().wait()
-        return task
+        return task.ids
     return fetch
 
 workers = WorkerProcesses(opening, 2)
-walk = ResultsAhead(workers, iter([1, 2] + ["forever"] * 8), 4)
+walk = walk(workers, [1, 2] + ["forever"] * 8, 4)
 next(walk)
 print(*workers.pids, flush=True)
 {ending}

@@ -14,11 +14,12 @@ themselves show which property of a storage binds: see `_find_storage_bound`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
 
 from .. import limits
 from ..budget import Budget
+from ..engine.protocol import ReadMethod
 from ..meter import Counters
 
 Part = Literal["compute", "storage", "decode", "network", "copy"]
@@ -170,21 +171,8 @@ _bound_names: Mapping[Bound, str] = {
 }
 
 
-class Chosen(Protocol):
-    """Way in which an engine reads; see `penstock.engine.ReadMethod`."""
-
-    @property
-    def backend(self) -> str: ...
-    @property
-    def cached(self) -> bool: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def gap_bytes(self) -> int: ...
-
-
 def describe_setup(
-    chosen: Chosen | None,
+    method: ReadMethod | None,
     budget: Budget,
     decode_threads: int,
     cores: int,
@@ -197,7 +185,11 @@ def describe_setup(
                read, requests in flight, bytes_per_s.
     """
     latency_ns, requests = measured.get("latency_ns"), measured.get("requests")
-    setup = Setup(
+    reading: dict[str, Any] = {}
+    if method is not None:
+        reading = {"backend": method.backend, "cached": method.cached}
+        reading |= {"reads_max": method.threads, "gap_bytes": method.gap_bytes}
+    return Setup(
         bytes_per_s_max=budget.bytes_per_s,
         cores_max=budget.cores,
         leased=leased,
@@ -205,15 +197,7 @@ def describe_setup(
         bytes_per_s=measured.get("bytes_per_s"),
         decode_threads=decode_threads,
         cores=cores,
-    )
-    if chosen is None:
-        return setup
-    return replace(
-        setup,
-        backend=chosen.backend,
-        cached=chosen.cached,
-        reads_max=chosen.threads,
-        gap_bytes=chosen.gap_bytes,
+        **reading,
     )
 
 
@@ -231,7 +215,9 @@ def explain_run(
     shares = divide_time(counted, setup)
     bound: Bound = "unknown"
     if counted.batches > 1 and counted.steps_ns > 0:
-        part = _find_binding_part(shares, setup)
+        part: Part = max(PARTS[1:], key=lambda wait: shares[wait])
+        if shares["compute"] >= (1 - READY if setup.ahead else shares[part]):
+            part = "compute"
         bound = _find_storage_bound(counted, setup) if part == "storage" else part
     gains = measure_gains() if bound == "decode" and measure_gains is not None else ()
     remedies: tuple[Remedy, ...] = ()
@@ -285,14 +271,6 @@ def _is_rate_used_up(counted: Counters, setup: Setup) -> bool:
         return False
     busy_ns = counted.engine.get("busy_ns", counted.time_ns)
     return counted.engine.get("bytes", 0) * 1e9 > _saturated_share * setup.bytes_per_s_max * busy_ns
-
-
-def _find_binding_part(shares: Mapping[Part, float], setup: Setup) -> Part:
-    waits: list[Part] = ["storage", "decode", "network", "copy"]
-    longest = max(waits, key=lambda part: shares[part])
-    if setup.ahead:
-        return "compute" if shares["compute"] >= 1 - READY else longest
-    return max(("compute", longest), key=lambda part: shares[part])
 
 
 def _find_storage_bound(counted: Counters, setup: Setup) -> Bound:
@@ -385,28 +363,21 @@ def _suggest_change(part: Part, counted: Counters, setup: Setup) -> str:
         return "more of the data on this host (cache ram_bytes, assignment='local'), a faster link"
     if part == "copy":
         return "less to copy: smaller samples, a cheaper collate; there is no other work"
+    if _is_rate_used_up(counted, setup):
+        larger = _suggest_larger("bytes_per_s", setup)
+        return f"{larger} above {setup.bytes_per_s_max:,.0f}, used up now"
+    more_reads = f", or more than {setup.reads_max} reads in flight (Budget)"
+    more_reads = more_reads if setup.reads_max else ""
     return {
         "metadata": "files packed into shards (penstock convert): one open for many samples",
-        "iops": "larger reads (shuffle='blocked' or 'auto', penstock convert)"
-        + _suggest_more_reads(setup),
-        "bandwidth": _suggest_bandwidth(counted, setup),
+        "iops": f"larger reads (shuffle='blocked' or 'auto', penstock convert){more_reads}",
+        "bandwidth": "fewer bytes from storage: cache=, smaller samples; or a faster storage",
         "storage": "a faster storage, or a cache of it",
     }[_find_storage_bound(counted, setup)]
 
 
-def _suggest_bandwidth(counted: Counters, setup: Setup) -> str:
-    if _is_rate_used_up(counted, setup):
-        larger = _suggest_larger("bytes_per_s", setup)
-        return f"{larger} above {setup.bytes_per_s_max:,.0f}, used up now"
-    return "fewer bytes from storage: cache=, smaller samples; or a faster storage"
-
-
 def _suggest_larger(name: str, setup: Setup) -> str:
     return f"a lease of {name} (penstock top)" if setup.leased else f"a Budget.{name}"
-
-
-def _suggest_more_reads(setup: Setup) -> str:
-    return f", or more than {setup.reads_max} reads in flight (Budget)" if setup.reads_max else ""
 
 
 def _suggest_decode(counted: Counters, setup: Setup) -> str:

@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from .. import limits
 from ..arguments import Path, check_flag, check_whole
@@ -27,33 +27,18 @@ from ..plan.replica_policy import Uses
 from ..plan.steps import Assignment, Steps
 from ..ranks.gather import Gather
 from ..ranks.place import Place, detect, suspect_processes
+from .auto_shuffle import AutoShuffle
 from .balancing import Balancing
 from .batch_tasks import BatchTask
 from .equal_batches import PeerCheck
 from .reweighing import Reweighing, WeightsRecord
 
 
-class OrderChoice(Protocol):
-    """Choice of the order at first use, unless a resumed state decides it."""
-
-    @property
-    def record(self) -> Mapping[str, Any]:
-        """The choice and its reason; empty before it is made."""
-        ...
-
-    def choose(self, place: Place, steps: Steps) -> Ordering:
-        """Choose the order for these steps; the result is the same on all ranks."""
-        ...
-
-    def resume_order(self, algorithm: str) -> Ordering | None:
-        """Return the order that a state names, or None if it is not one of the choices."""
-        ...
-
-
 class StepSampler:
     """Sampler that deals the samples of `order` to steps and ranks.
 
-    choice:            decides the order at first use; `order` then only gives its length.
+    choice:            decides the order at first use, unless a resumed state does; `order` then only
+                       gives its length.
     batch_size:        samples of one rank in a step; or
     global_batch_size: samples of all ranks in a step.
     drop_last, pad:    treatment of the last step, see `Steps`.
@@ -78,7 +63,7 @@ class StepSampler:
         drop_last: bool,
         pad: bool,
         place: Place | None,
-        choice: OrderChoice | None = None,
+        choice: AutoShuffle | None = None,
         assignment: Assignment = "strided",
         check_peers: int | None = None,
         reweighing: Reweighing | None = None,

@@ -3,8 +3,7 @@
 `ArraySource` and `DecodeSource` drive a `StepReader`. `ArraySource` builds each batch when it is
 asked for. In `DecodeSource` each of the next steps is a job for the decode threads. They wait for
 its bytes themselves, so that decoding goes on while the user computes. Lines that are parsed to
-fields are such jobs, too. `WorkerSource` takes the results of workers in the order of their tasks;
-`InlineSource` makes each batch in the calling thread.
+fields are such jobs, too. `WorkerSource` takes the results of workers in the order of their tasks.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from .decode import (
 )
 from .epoch import ReadyBatch
 from .step_reader import StepReader, poll_ns
-from .workers import InlineWorkers, ResultsAhead, Workers, WorkerTime
+from .workers import Workers
 
 _decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has, if they fit
 
@@ -359,11 +358,13 @@ _poll_s = 0.1  # how soon a waiting caller learns of more processors
 
 
 class WorkerSource:
-    """Source of the batches of `tasks`, loaded by workers.
+    """Source of the batches of `tasks`, loaded by workers, in the order of the tasks.
 
-    first:    step of the first task.
-    ahead:    tasks that workers have beyond the batch that is asked for.
+    ahead:    tasks that workers have beyond the batch that is asked for; 0 where they work in the
+              calling thread.
     batched:  True if a task is of many samples, False if of one.
+
+    An exception of `tasks` is raised after the batches before it, and ends the source.
     """
 
     def __init__(
@@ -372,122 +373,67 @@ class WorkerSource:
         workers: Workers,
         meter: Meter,
         budget: Budget,
-        first: int,
         *,
         ahead: int,
         timeout_s: float | None,
         batched: bool,
     ) -> None:
-        self._workers = workers
-        self._meter = meter
+        self._tasks, self._workers, self._meter = tasks, workers, meter
+        self._ahead, self._timeout_s, self._batched = ahead, timeout_s, batched
         self._throttle = CpuThrottle(budget.cores)
-        self._step = first
-        self._closed = False
-        self._sizes: deque[int] = deque()  # samples of the tasks that were begun
-        self._results = ResultsAhead(
-            workers, self._count_tasks(tasks, batched), ahead, timeout_s, self._throttle
-        )
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
+        self._waiting: deque[tuple[int, BatchTask]] = deque()  # tasks that were begun, by ticket
+        self._fault: Exception | None = None  # of `tasks`
+        self.closed = False
+        self._submit_ahead()
 
     def take(self, asked_ns: int, on_wait: Callable[[], object]) -> ReadyBatch | None:
-        while not self._results.has_begun and self._throttle.is_in_debt:
+        while not self._waiting and self._throttle.is_in_debt:
             self._throttle.wait(_poll_s)
             on_wait()
-        before = self._workers.spent
-        try:
-            batch = next(self._results)
-        except StopIteration:
-            return None
-        spent = self._workers.spent.minus(before)
-        self._throttle.charge(spent.cpu_ns * 1e-9)  # not for the time of other batches
-        samples, step = self._sizes.popleft(), self._step
-        self._step += 1
-        return _account(batch, step, samples, asked_ns, spent, self._meter)
+        self._submit_ahead()
+        if not self._waiting and not self._submit():
+            if self._fault is None:
+                return None
+            fault, self._fault, self.closed = self._fault, None, True
+            try:
+                raise fault
+            finally:
+                del fault  # its traceback holds this frame
+        ticket, task = self._waiting.popleft()
+        batch, spent = self._workers.result(ticket, self._timeout_s)
+        self._throttle.charge(spent.cpu_ns * 1e-9)
+        self._submit_ahead()
+        ready_ns = time.perf_counter_ns()
+        # A worker was busy with this batch; the wait is taken for the last part of that time.
+        waiting_ns = min(ready_ns - asked_ns, spent.busy_ns)
+        decode_ns = waiting_ns * (spent.cpu_ns + spent.ready_ns) // max(1, spent.busy_ns)
+        self._meter.count_work(spent.busy_ns, spent.cpu_ns)
+        samples = len(task.ids) if self._batched and hasattr(task.ids, "__len__") else 1
+        return batch, task.step, samples, ready_ns, waiting_ns - decode_ns, decode_ns
 
     def skip(self) -> None:
-        if not self._sizes:  # the sampler has raised, and gives nothing more
-            self._closed = True
-            return
-        self._sizes.popleft()
-        self._step += 1
+        """Do nothing: the next batch is of the task after."""
 
     def adopt(self, budget: Budget) -> None:
         self._throttle.adopt(budget.cores)
 
     def close(self) -> None:
-        self._closed = True
-        self._results.close()
+        self.closed, self._tasks = True, iter(())
+        while self._waiting:
+            self._workers.drop(self._waiting.popleft()[0])
 
-    def _count_tasks(self, tasks: Iterator[BatchTask], batched: bool) -> Iterator[BatchTask]:
-        for task in tasks:
-            self._sizes.append(_count_samples(task, batched))
-            yield task
+    def _submit_ahead(self) -> None:
+        """Submit tasks in advance; while processors are in debt, none."""
+        while len(self._waiting) < self._ahead and not self._throttle.is_in_debt and self._submit():
+            pass
 
-
-class InlineSource:
-    """Source of the batches of `tasks`, each made in the calling thread when it is asked for.
-
-    batched:  True if a task is of many samples, False if of one.
-    """
-
-    def __init__(
-        self,
-        tasks: Iterator[BatchTask],
-        workers: InlineWorkers,
-        meter: Meter,
-        budget: Budget,
-        *,
-        batched: bool,
-    ) -> None:
-        self._tasks = tasks
-        self._workers = workers
-        self._meter = meter
-        self._throttle = CpuThrottle(budget.cores)
-        self._batched = batched
-        self.closed = False
-
-    def take(self, asked_ns: int, on_wait: Callable[[], object]) -> ReadyBatch | None:
-        while self._throttle.is_in_debt:
-            self._throttle.wait(_poll_s)
-            on_wait()
+    def _submit(self) -> bool:
+        """Submit the next task; False if there is none."""
         try:
             task = next(self._tasks, None)
-        except Exception:  # of the sampler, which gives nothing more
-            self.closed = True
-            raise
-        if task is None:
-            return None
-        batch, spent = self._workers.fetch(task)
-        self._throttle.charge(spent.cpu_ns * 1e-9)
-        samples = _count_samples(task, self._batched)
-        return _account(batch, task.step, samples, asked_ns, spent, self._meter)
-
-    def skip(self) -> None:
-        """Do nothing: the next task is of the step after."""
-
-    def adopt(self, budget: Budget) -> None:
-        self._throttle.adopt(budget.cores)
-
-    def close(self) -> None:
-        self.closed = True
-        self._tasks = iter(())
-
-
-def _count_samples(task: BatchTask, batched: bool) -> int:
-    return len(task.ids) if batched and hasattr(task.ids, "__len__") else 1
-
-
-def _account(
-    batch: Any, step: int, samples: int, asked_ns: int, spent: WorkerTime, meter: Meter
-) -> ReadyBatch:
-    """Return a batch that is ready now, with the wait for it divided."""
-    ready_ns = time.perf_counter_ns()
-    # A worker was busy with this batch; the wait is taken for the last part of that time.
-    busy_ns, cpu_ns, queued_ns = spent
-    waiting_ns = min(ready_ns - asked_ns, busy_ns)
-    decode_ns = waiting_ns * (cpu_ns + queued_ns) // max(1, busy_ns)
-    meter.count_work(busy_ns, cpu_ns)
-    return batch, step, samples, ready_ns, waiting_ns - decode_ns, decode_ns
+        except Exception as error:
+            self._tasks, self._fault = iter(()), error
+            return False
+        if task is not None:
+            self._waiting.append((self._workers.submit(task), task))
+        return task is not None

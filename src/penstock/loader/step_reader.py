@@ -9,9 +9,10 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ..dataset.reading import describe_failure
+from ..engine import threads
 from ..engine.native import Arena
 from ..engine.protocol import Buffer, Engine, Failure, ReadingEngine
 from ..engine.request_queue import Purpose
@@ -68,8 +69,8 @@ class StepReader:
         self.reserved_bytes = 0  # not to be used for reading ahead: decoding will need them
         self._plan_fault: Exception | None = None  # of the step after those requested
         self._closed = False
-        self._pid, self._forks = os.getpid(), process.forks
-        self._reference: weakref.ref[Receiver] = weakref.ref(self)
+        self._pid, self._forks = os.getpid(), threads.forks
+        self._reference = weakref.ref(self)
         resources.router.add(self)
 
     @property
@@ -79,7 +80,7 @@ class StepReader:
 
     def ask(self) -> StepPlan | None:
         """Return the step that the user asks for now, None after the last. Raises ForkError."""
-        if self._forks != process.forks:
+        if self._forks != threads.forks:
             raise make_fork_error(self._pid)
         requested = self.session.requested
         if self._plan_fault is not None and not requested:
@@ -99,8 +100,13 @@ class StepReader:
         resources, session = self.resources, self.session
         router, arena, timeline = resources.router, resources.arena, resources.meter.timeline
         admitted: list[StepPlan] = []
+
+        def has_memory(group: Group) -> bool:
+            sizes = list(map(_count_step_bytes, group.steps))
+            return arena.has_room(sizes, self.reserved_bytes)
+
         with router.lock:
-            groups = session.admit(self._has_memory)
+            groups = session.admit(has_memory)
             while self._plan_fault is None:
                 try:
                     group = next(groups, None)
@@ -125,10 +131,6 @@ class StepReader:
                 admitted.extend(group.steps)
         return admitted
 
-    def _has_memory(self, group: Group) -> bool:
-        sizes = list(map(_count_step_bytes, group.steps))
-        return self.resources.arena.has_room(sizes, self.reserved_bytes)
-
     def wait(self, planned: StepPlan, on_wait: Callable[[], object] | None = None) -> Buffer:
         """Wait until a step is in its buffer, and return the buffer.
 
@@ -136,25 +138,23 @@ class StepReader:
 
         Raises the error that kept its bytes from arriving.
         """
-        if self.session.reached <= planned.step:
-            self._wait_for_arrival(planned.step, on_wait)
-        if planned.step in self._faults:
-            raise self._faults[planned.step]
+        step = planned.step
+        if self.session.reached <= step:
+
+            def has_arrived() -> bool:
+                return self._closed or self.session.reached > step
+
+            self.resources.router.wait(has_arrived)
+            while not has_arrived():
+                if on_wait is not None:
+                    on_wait()
+                    self.check_deadline()
+                self.resources.router.wait(has_arrived)
+        if step in self._faults:
+            raise self._faults[step]
         if self._closed:
             raise UsageError("the iterator was closed")
-        return self._buffers[planned.step]
-
-    def _wait_for_arrival(self, step: int, on_wait: Callable[[], object] | None) -> None:
-        def has_arrived() -> bool:
-            return self._closed or self.session.reached > step
-
-        while True:
-            self.resources.router.wait(has_arrived)
-            if has_arrived():
-                return
-            if on_wait is not None:
-                on_wait()
-                self.check_deadline()
+        return self._buffers[step]
 
     def check_deadline(self) -> None:
         """Raise the error of a batch that has not come in time, if that time has passed."""
@@ -178,7 +178,7 @@ class StepReader:
         """
         if self._closed:
             return False
-        if self._forks != process.forks:  # the thread that holds the lock may not exist here
+        if self._forks != threads.forks:  # the thread that holds the lock may not exist here
             self.close()
             return False
         with self.resources.router.lock:
@@ -200,10 +200,6 @@ class StepReader:
         if (timeline := self.resources.meter.timeline) is not None:
             timeline.record_arrival(self.epoch, planned.step)
 
-    def abandon(self) -> None:
-        """Close: reports may have been lost; called by the router."""
-        self.close()
-
     def close(self) -> None:
         """Stop here. The engine finishes the reads in flight, and their bytes are dropped."""
         # Without the lock: destructors call this, in whatever a thread is doing.
@@ -220,64 +216,41 @@ def make_fork_error(pid: int) -> ForkError:
     )
 
 
-class _Process:
-    """Count of the forks between the interpreter's start and this process: no system call tells it
-    from its parent at each step."""
-
-    def __init__(self) -> None:
-        self.forks = 0
-        os.register_at_fork(after_in_child=self._count)
-
-    def _count(self) -> None:
-        self.forks += 1
-
-
-process = _Process()
-
-
 poll_ns = 100_000_000
 """Time in which Ctrl-C, a passed deadline or a changed lease is noticed while storage is read."""
 
 
-class Receiver(Protocol):
-    """Receiver of the reports on its tickets. Both methods are called with the lock held."""
-
-    def report(self, key: Any, failures: Sequence[Failure]) -> None:
-        """Accept the report on a ticket that was expected with `key`."""
-        ...
-
-    def abandon(self) -> None:
-        """Wait for nothing more: reports may have been lost."""
-        ...
-
-
 class TicketRouter:
-    """Router of one engine's reports. Receivers are held weakly: no report keeps one alive."""
+    """Router of one engine's reports to the readers that wait for them.
+
+    A reader is held weakly: no report keeps one alive. It is called with the lock held: `report`
+    with the key of each of its tickets, `close` where reports may have been lost.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.lock = threading.Lock()
         self._turn = threading.Lock()
         self._sleepers: list[threading.Lock] = []
-        self.tickets: dict[int, tuple[weakref.ref[Receiver], Any]] = {}
-        """Receiver and key of each expected report; added with the lock held since `submit`."""
-        self._receivers: weakref.WeakSet[Receiver] = weakref.WeakSet()
+        self.tickets: dict[int, tuple[weakref.ref[StepReader], Any]] = {}
+        """Reader and key of each expected report; added with the lock held since `submit`."""
+        self._readers: weakref.WeakSet[StepReader] = weakref.WeakSet()
 
     @property
     def is_idle(self) -> bool:
         """True if no report is expected."""
         return not self.tickets
 
-    def add(self, receiver: Receiver) -> None:
-        """Add a receiver that will expect tickets."""
+    def add(self, reader: StepReader) -> None:
+        """Add a reader that will expect tickets."""
         with self.lock:
-            self._receivers.add(receiver)
+            self._readers.add(reader)
 
     def wait(self, has_arrived: Callable[[], bool]) -> None:
         """Wait a while for reports, unless `has_arrived()`; it is called with the lock held.
 
         Raises the exceptions of the engine. Then, and after an interrupt, reports may be lost, and
-        every receiver is told to abandon its tickets.
+        every reader is closed.
         """
         sleeper = None
         with self.lock:
@@ -308,16 +281,12 @@ class TicketRouter:
             with self.lock:
                 for ticket, failures in completions:
                     # Tickets from before an interrupt belong to nobody.
-                    receiver, key = self.tickets.pop(ticket, (_nobody, None))
-                    if (waiting := receiver()) is not None:
-                        waiting.report(key, failures)
+                    find_reader, key = self.tickets.pop(ticket, (lambda: None, None))
+                    if (reader := find_reader()) is not None:
+                        reader.report(key, failures)
         except BaseException:
             with self.lock:
                 self.tickets.clear()
-                for waiting in list(self._receivers):
-                    waiting.abandon()
+                for reader in list(self._readers):
+                    reader.close()
             raise
-
-
-def _nobody() -> None:
-    return None

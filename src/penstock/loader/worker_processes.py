@@ -67,7 +67,6 @@ class WorkerProcesses:
         self.pid = os.getpid()
         self._lock = threading.RLock()
         self._tickets = 0
-        self.spent = WorkerTime()
         self._ready: dict[int, tuple[_Worker, _Slot, _Reply]] = {}
         self._drops: deque[int] = deque()  # requested by destructors, which must not wait
         self._dropped: set[int] = set()  # answers to be ignored
@@ -100,7 +99,7 @@ class WorkerProcesses:
             self._tickets += 1
             return ticket
 
-    def result(self, ticket: int, timeout_s: float | None = None) -> Any:
+    def result(self, ticket: int, timeout_s: float | None = None) -> tuple[Any, WorkerTime]:
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._guard():
             while ticket not in self._ready:
@@ -109,11 +108,10 @@ class WorkerProcesses:
                     raise make_timeout_error(timeout_s)
             worker, slot, reply = self._ready.pop(ticket)
             worker.ready -= 1
-            self.spent = self.spent.plus(reply.spent)
             result = worker.unpack(slot, reply)
         if isinstance(result, _Failure):
             raise result.exception()
-        return result
+        return result, reply.spent
 
     def drop(self, ticket: int) -> None:
         self._drops.append(ticket)

@@ -10,19 +10,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import operator
 import os
 import queue
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from ..engine.threads import WakeUp, start_threads
 from ..errors import ForkError, UsageError, WorkerError
-from .cpu_throttle import CpuThrottle
 from .decode import end_with_interpreter, make_raisable
 
 Fetch = Callable[[Any], Any]
@@ -44,12 +41,6 @@ class WorkerTime(NamedTuple):
     busy_ns: int = 0
     cpu_ns: int = 0
     ready_ns: int = 0
-
-    def plus(self, other: WorkerTime) -> WorkerTime:
-        return WorkerTime(*map(operator.add, self, other))
-
-    def minus(self, other: WorkerTime) -> WorkerTime:
-        return WorkerTime(*map(operator.sub, self, other))
 
 
 _long_ns = 1_000_000  # of a batch beside which a system call does not count
@@ -106,20 +97,14 @@ class TimedFetch:
 
 
 class Workers(Protocol):
-    """Workers that turn tasks into results. Tickets count up from 0.
-
-    spent:  time of all results that were handed over.
-    """
-
-    @property
-    def spent(self) -> WorkerTime: ...
+    """Workers that turn tasks into results. Tickets count up from 0."""
 
     def submit(self, task: Any) -> int:
         """Queue a task, and return its ticket."""
         ...
 
-    def result(self, ticket: int, timeout_s: float | None = None) -> Any:
-        """Wait for a task. Returns its result, once, or raises the exception of its fetch."""
+    def result(self, ticket: int, timeout_s: float | None = None) -> tuple[Any, WorkerTime]:
+        """Wait for a task. Returns its result and its time, once, or raises the fetch's error."""
         ...
 
     def drop(self, ticket: int) -> None:
@@ -135,75 +120,6 @@ class Workers(Protocol):
         ...
 
 
-class ResultsAhead:
-    """Iterator over the results of tasks; submits `ahead` tasks in advance. Results come in
-    the order of the tasks. An exception of `tasks` comes after the results of those before it, and
-    ends the iterator.
-
-    throttle:  while it is in debt, only the result that the caller waits for is submitted.
-    """
-
-    def __init__(
-        self,
-        workers: Workers,
-        tasks: Iterator[Any],
-        ahead: int,
-        timeout_s: float | None = None,
-        throttle: CpuThrottle | None = None,
-    ) -> None:
-        self._workers = workers
-        self._throttle = throttle or CpuThrottle()
-        self._tasks = tasks
-        self._ahead = ahead
-        self._timeout_s = timeout_s
-        self._tickets: deque[int] = deque()
-        self._error: Exception | None = None  # of `tasks`
-        self._fill(ahead)
-
-    def __iter__(self) -> ResultsAhead:
-        return self
-
-    def __next__(self) -> Any:
-        self._fill(self._ahead)
-        if not self._tickets:
-            self._submit()
-        if not self._tickets:
-            error, self._error = self._error, None
-            raise error or StopIteration
-        result = self._workers.result(self._tickets.popleft(), self._timeout_s)
-        self._fill(self._ahead)
-        return result
-
-    @property
-    def has_begun(self) -> bool:
-        """True if the task of the next result has been submitted."""
-        return bool(self._tickets)
-
-    def __del__(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Submit no more tasks, and drop the pending results."""
-        self._tasks = iter(())
-        while self._tickets:
-            self._workers.drop(self._tickets.popleft())
-
-    def _fill(self, ahead: int) -> None:
-        while len(self._tickets) < ahead and not self._throttle.is_in_debt and self._submit():
-            pass
-
-    def _submit(self) -> bool:
-        try:
-            task = next(self._tasks, self)
-        except Exception as error:
-            self._tasks, self._error = iter(()), error
-            return False
-        if task is self:
-            return False
-        self._tickets.append(self._workers.submit(task))
-        return True
-
-
 # -- in the calling thread -------------------------------------------------------------------------
 
 
@@ -213,7 +129,6 @@ class InlineWorkers:
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._fetch: TimedFetch | None = None
-        self.spent = WorkerTime()
         self._tasks: dict[int, Any] = {}
         self._tickets = 0
 
@@ -222,14 +137,9 @@ class InlineWorkers:
         self._tickets += 1
         return self._tickets - 1
 
-    def result(self, ticket: int, timeout_s: float | None = None) -> Any:
+    def result(self, ticket: int, timeout_s: float | None = None) -> tuple[Any, WorkerTime]:
         del timeout_s  # nobody could interrupt the calling thread
-        result, spent = self.fetch(self._tasks.pop(ticket))
-        self.spent = self.spent.plus(spent)
-        return result
-
-    def fetch(self, task: Any) -> tuple[Any, WorkerTime]:
-        """Return the result of a task and its time, not counted by `spent`."""
+        task = self._tasks.pop(ticket)
         try:
             if self._fetch is None:
                 self._fetch = TimedFetch(self._opening(0))
@@ -258,7 +168,6 @@ class WorkerThreads:
         self._queue = _TaskQueue()
         self._workers = workers
         self._tickets = 0
-        self.spent = WorkerTime()
         stop = functools.partial(self._queue.stop, workers)
         threads = [
             threading.Thread(
@@ -282,28 +191,25 @@ class WorkerThreads:
         self._queue.waiting.put((self._tickets - 1, task))
         return self._tickets - 1
 
-    def result(self, ticket: int, timeout_s: float | None = None) -> Any:
+    def result(self, ticket: int, timeout_s: float | None = None) -> tuple[Any, WorkerTime]:
         check_process(self._queue.pid)
-        tasks, until_s = (
-            self._queue,
-            math.inf if timeout_s is None else time.monotonic() + timeout_s,
-        )
-        while ticket not in tasks.results and self._finalizer.alive:
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                raise make_timeout_error(timeout_s)
-            tasks.news.wait(left_s)
+        tasks = self._queue
+
+        def is_over() -> bool:
+            return ticket in tasks.results or not self._finalizer.alive
+
+        if not tasks.news.wait_until(is_over, math.inf if timeout_s is None else timeout_s):
+            raise make_timeout_error(timeout_s)
         with tasks.lock:
             if ticket not in tasks.results:
                 raise UsageError("the workers were closed: begin another epoch")
             result, spent = tasks.results.pop(ticket)
-        self.spent = self.spent.plus(spent)
         if isinstance(result, _Raised):
             try:
                 raise result.error
             finally:
                 del result  # or it would be a cycle: the exception names this frame
-        return result
+        return result, spent
 
     def drop(self, ticket: int) -> None:
         with self._queue.lock:

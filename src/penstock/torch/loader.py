@@ -42,7 +42,7 @@ from ..loader.explain import Explanation, Setup, explain_run
 from ..loader.loader import Loader
 from ..loader.metrics import serve_if_configured
 from ..loader.sampler import StepSampler
-from ..loader.sources import InlineSource, WorkerSource
+from ..loader.sources import WorkerSource
 from ..loader.worker_processes import WorkerProcesses
 from ..loader.workers import InlineWorkers, Workers, WorkerThreads
 from ..meter import Counters, Meter
@@ -531,20 +531,15 @@ class DataLoader:
         epoch, first = self._epochs.begin()
         self.meter.count_epoch(time.perf_counter_ns())
         tasks, budget = self._epochs.tasks(epoch, first), self._leased_budget.budget()
-        source: InlineSource | WorkerSource
-        if isinstance(workers, InlineWorkers):
-            source = InlineSource(tasks, workers, self.meter, budget, batched=self._batched)
-        else:
-            source = WorkerSource(
-                tasks,
-                workers,
-                self.meter,
-                budget,
-                first,
-                ahead=self.num_workers * (self.prefetch_factor or 1),
-                timeout_s=float(self.timeout) or None,
-                batched=self._batched,
-            )
+        source = WorkerSource(
+            tasks,
+            workers,
+            self.meter,
+            budget,
+            ahead=self.num_workers * (self.prefetch_factor or 1),
+            timeout_s=float(self.timeout) or None,
+            batched=self._batched,
+        )
         self._iterators.add(iterator)
         return OpenEpoch(epoch, source)
 
