@@ -256,16 +256,16 @@ def test_the_number_of_rows_is_arithmetic() -> None:
 def test_what_does_not_go_with_joined_rows_is_refused(corpus: Corpus, tmp_path: Path) -> None:
     documents = corpus.dataset
     for options, message in (
-        ({"window": 64}, "window=64 is for documents that are packed"),
-        ({"multiple": 2}, "multiple=2"),
-        ({"long": "cut"}, "long='cut'"),
+        ({"window": 64}, "once: leave out window"),
+        ({"multiple": 2}, "leave out multiple"),
+        ({"long": "cut"}, "leave out long"),
         ({"join": "yes"}, "join is 'yes'"),
     ):
         with pytest.raises(UsageError, match=message):
             penstock.pack(documents, 64, **{"join": True, **options})
     for wrong, message in (
-        (penstock.mix([(documents, 1)]), "documents is a mixture"),
-        (documents.weigh(np.ones(120)), "documents is weighed"),
+        (penstock.mix([(documents, 1)]), "leave out a mixture"),
+        (documents.weigh(np.ones(120)), "leave out weights"),
     ):
         with pytest.raises(UsageError, match=message):
             penstock.pack(wrong, 64, join=True)

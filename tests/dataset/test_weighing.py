@@ -228,9 +228,9 @@ NESTED: dict[str, Any] = {
 REFUSED = {
     ("curriculum", "select"): "select from its stages",
     ("curriculum", "weigh"): "weigh its stages",
-    ("curriculum", "mix"): "make a curriculum of mixtures",
+    ("curriculum", "mix"): "dataset 0 is a curriculum: give opened data",
     ("curriculum", "curriculum"): "stage 0 is a curriculum: give what",
-    ("mix", "mix"): "dataset 0 is a mixture: mix opened",
+    ("mix", "mix"): "dataset 0 is a mixture: give opened data",
 }
 
 
@@ -319,12 +319,16 @@ def test_weights_of_classes_and_columns(tree: penstock.Dataset) -> None:
         ([0] * 30, {}, "the weights of all 30 samples are 0"),
         ([1] * 30, {"samples_per_epoch": 0}, "samples_per_epoch is 0"),
         ([1] * 30, {"columns": {}}, "columns are for a column's name or a function"),
-        ("byte", {}, r"no column 'byte' \(the nearest is 'bytes'\)"),
+        ("byte", {}, r"no column 'byte' \(did you mean 'bytes'\?\)"),
         ("key", {}, "the column 'key' holds no numbers"),
         (lambda columns: np.ones(3), {}, "what weights returned is float64 of shape"),
-        ({"cat": 1, "dogs": 1}, {}, r"'dogs', which is no class: .*'owl' \(the nearest is 'dog'\)"),
+        (
+            {"cat": 1, "dogs": 1},
+            {},
+            r"no class 'dogs' \(did you mean 'dog'\?\): use one of 'cat', 'dog', 'owl'",
+        ),
         ({"cat": 1, "dog": 1}, {}, "weights has none for 'owl': give each class one"),
-        ({"cat": -2, "dog": 1, "owl": 1}, {}, "the weight of 'cat' is -2: use a finite number"),
+        ({"cat": -2, "dog": 1, "owl": 1}, {}, "the weight of 'cat' is -2: use a number from 0 on"),
     ],
 )
 def test_weights_that_are_refused(
@@ -355,14 +359,14 @@ def test_parts_without_weight_are_refused(numbers: Any, tree: Any) -> None:
         (lambda data: [], r"stages is \[\]: give a list"),
         (
             lambda data: [(0, data), (3, data), (2, data)],
-            r"start at \[0, 3, 2\] \(epochs\): starts",
+            r"the curriculum starts at \[0, 3, 2\]: starts",
         ),
         (lambda data: [(1, data)], "must ascend from 0"),
         (lambda data: [(0, data), (1, 5)], "stage 1 is a int: give what open"),
-        (lambda data: [(0, data), (-1, data)], "the start of stage 1 is -1"),
+        (lambda data: [(0, data), (-1, data)], "a start of the curriculum is -1"),
         (
             lambda data: [(0, data), (1, penstock.mix([(data, 1)]))],
-            "stage 1 is of .* make the stages of one opened dataset",
+            "stage 1 is of .*: select and weigh one dataset, or mix",
         ),
     ],
 )
@@ -379,7 +383,7 @@ def test_a_curriculum_is_neither_selected_from_nor_mixed(numbers: Any) -> None:
         (lambda: staged.select(range(3)), "select from its stages"),
         (lambda: staged.weigh(np.ones(60)), "weigh its stages"),
         (lambda: staged.split({"a": 1.0}), "make a curriculum of a part"),
-        (lambda: penstock.mix([(staged, 1)]), "make a curriculum of mixtures"),
+        (lambda: penstock.mix([(staged, 1)]), "dataset 0 is a curriculum: give opened data"),
         (lambda: penstock.Loader(staged, 6).set_weights(np.ones(60)), "weigh its stages"),
     ):
         with pytest.raises(UsageError, match=remedy):

@@ -287,7 +287,7 @@ def test_what_cannot_be_mixed(parts: list[penstock.Dataset], tmp_path: Path) -> 
     """Datasets that cannot be mixed are refused, in words that name the dataset or the value."""
     wide = file_of(tmp_path / "wide.bin", 0, 5, width=8)
     for wrong, message in [
-        ([], "nothing to mix"),
+        ([], r"datasets is \[\]: give a list"),
         ([parts[0]], "dataset, weight"),
         ([(parts[0], 1), (wide, 1)], "fields of dataset 1"),
         ([([1, 2], 1)], "dataset 0 is a list"),
@@ -303,7 +303,7 @@ def test_what_cannot_be_mixed(parts: list[penstock.Dataset], tmp_path: Path) -> 
     for options, message in [
         ({"samples_per_epoch": 0}, "samples_per_epoch is 0"),
         ({"samples_per_epoch": 1.5}, "samples_per_epoch is 1.5"),
-        ({"schedule": []}, "ascend from 0"),
+        ({"schedule": []}, r"schedule is \[\]: give a list"),
         ({"schedule": [(1, [1, 1, 1])]}, "ascend from 0"),
         ({"schedule": [(0, [1, 1, 1]), (0, [1, 1, 1])]}, "ascend from 0"),
         ({"schedule": [(0, [1, 1])]}, "2 weights from 0"),

@@ -14,11 +14,11 @@ from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
     from .bucketing import Buckets as Buckets
-    from .curricula import curriculum as curriculum
     from .dataset import Dataset as Dataset
     from .dataset import open as open
     from .fields import Ragged as Ragged
     from .measuring import measure_lengths as measure_lengths
+    from .mixing import curriculum as curriculum
     from .mixing import mix as mix
     from .packing import pack as pack
 else:
@@ -26,11 +26,10 @@ else:
         __name__,
         {
             "bucketing": "Buckets",
-            "curricula": "curriculum",
             "dataset": "Dataset open",
             "fields": "Ragged",
             "measuring": "measure_lengths",
-            "mixing": "mix",
+            "mixing": "curriculum mix",
             "packing": "pack",
         },
     )

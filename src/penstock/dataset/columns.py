@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from .. import limits
 from ..errors import LimitError, UsageError
+from ..index.attributes import Attribute
 from ..index.concat import JointIndex, rename_fields
 from ..index.fields import SUMS_FIELD, Field
 from ..index.json_fields import Column, is_rounded
@@ -69,37 +71,48 @@ class Columns(Mapping[str, Array]):
     """
 
     def __init__(self, dataset: IndexedSamples, more: Mapping[str, Any] | None = None) -> None:
-        self._dataset = dataset
+        self._dataset, index = dataset, dataset.index
         self._made: dict[str, Slice] = {}
-        self._fields = {part.name: part for part in dataset.fields if _is_number(part)}
-        self._more = _check_columns(more or {}, len(dataset))
-        index = dataset.index
-        known: dict[str, Kind] = {}
-        if index.label_column is not None:
-            known["label"] = "number"
-        if not _has_chunks(index):
-            known["bytes"] = "number"
-        known["key"] = "text"
+        sources: dict[str, tuple[Kind, Callable[[], Slice]]] = {}
+        if (labels := index.label_column) is not None:
+            sources["label"] = "number", lambda: self._slice_labels(labels)
+        if not any(isinstance(layout, Chunked) for layout in index.layouts):
+            sources["bytes"] = "number", lambda: self._slice(partial(count_bytes, index))
+        sources["key"] = (
+            "text",
+            lambda: self._slice(lambda ids: _make_texts("key", index.keys(ids))),
+        )
         if isinstance(index, JointIndex):
-            known["source"] = "number"
-        for attribute in index.attributes:
-            if attribute.kind == "text":
-                known.setdefault(attribute.name, "text")
-            elif attribute.ends is not None and attribute.dtype.kind in "iub":
-                known.setdefault(attribute.name, "list")
-        for name, part in self._fields.items():
-            known.setdefault(name, "truth" if part.dtype.kind == "b" else "number")
-        for name in _list_texts(dataset):
-            known.setdefault(name, "text")
-        for name, column in self._more.items():
-            if name in known:
+            sources["source"] = (
+                "number",
+                lambda: self._slice(
+                    lambda ids: np.searchsorted(index.first, ids, side="right") - 1
+                ),
+            )
+        attributes = {attribute.name: attribute for attribute in index.attributes}
+        for name, attribute in attributes.items():
+            is_list = attribute.ends is not None and attribute.dtype.kind in "iub"
+            if attribute.kind == "text" or is_list:
+                kind: Kind = "list" if attribute.kind != "text" else "text"
+                sources.setdefault(name, (kind, partial(self._slice_attribute, attribute)))
+        for field in dataset.fields:
+            if field.shape is not None and set(field.shape) <= {1} and field.dtype.kind in "biuf":
+                make = partial(self._read, field)
+                if field.name in attributes:
+                    make = partial(self._slice_attribute, attributes[field.name])
+                kind = "truth" if field.dtype.kind == "b" else "number"
+                sources.setdefault(field.name, (kind, make))
+        for name in _list_texts(index):
+            sources.setdefault(name, ("text", partial(self._read_texts, name)))
+        for name, column in _check_columns(more or {}, len(dataset)).items():
+            if name in sources:
                 raise UsageError(f"columns has {name!r}, which the dataset has too: rename yours")
             kinds: dict[str, Kind] = {"b": "truth", "U": "text"}
-            known[name] = kinds.get(column.dtype.kind, "number")
-        self._has_lengths = "length" not in known and dataset.has_lengths()
-        if self._has_lengths:
-            known["length"] = "number"
-        self.kinds: Mapping[str, Kind] = known
+            sources[name] = kinds.get(column.dtype.kind, "number"), partial(slice_column, column)
+        if "length" not in sources and dataset.has_lengths():
+            sources["length"] = "number", self._slice_lengths
+        self._sources = sources
+        self.kinds: Mapping[str, Kind] = {name: kind for name, (kind, _) in sources.items()}
 
     def __getitem__(self, name: str) -> Array:
         """Return the whole column."""
@@ -116,54 +129,38 @@ class Columns(Mapping[str, Array]):
         if name not in self.kinds:
             raise UsageError(describe_unknown(name, self.kinds))
         if name not in self._made:
-            self._made[name] = self._make(name)
+            self._made[name] = self._sources[name][1]()
         return self._made[name]
-
-    def _make(self, name: str) -> Slice:
-        index = self._dataset.index
-        if name in self._more:
-            return slice_column(self._more[name])
-        if name == "length" and self._has_lengths:
-            lengths = self._dataset.find_lengths()
-            assert lengths is not None
-            return lengths
-        if name == "label" and index.label_column is not None:
-            labels = index.label_column
-            if self._dataset.subset is None:
-                return slice_column(labels)
-            return lambda start, stop: labels.take(self._ids(start, stop))
-        if name == "bytes" and not _has_chunks(index):
-            return lambda start, stop: count_bytes(index, self._ids(start, stop))
-        if name == "key":
-            return lambda start, stop: _make_texts(name, index.keys(self._ids(start, stop)))
-        if name == "source" and isinstance(index, JointIndex):
-            first = index.first
-            return lambda start, stop: (
-                np.searchsorted(first, self._ids(start, stop), side="right") - 1
-            )
-        for attribute in index.attributes:
-            if attribute.name == name:
-                return lambda start, stop: _make_comparable(
-                    name, attribute.take(self._ids(start, stop))
-                )
-        if name not in self._fields:
-            texts = self._read_texts(name)
-            return lambda start, stop: _make_comparable(name, texts[start:stop])
-        return slice_column(self._read(name))
 
     def _ids(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         return self._dataset.ids(np.arange(start, stop, dtype=np.uint64)).view(np.int64)
 
-    def _read(self, name: str) -> Array:
+    def _slice(self, take: Callable[[npt.NDArray[np.int64]], Array]) -> Slice:
+        """Return the function that gives values by a function of numbers in the whole dataset."""
+        return lambda start, stop: take(self._ids(start, stop))
+
+    def _slice_labels(self, labels: Array) -> Slice:
+        return slice_column(labels) if self._dataset.subset is None else self._slice(labels.take)
+
+    def _slice_lengths(self) -> Slice:
+        lengths = self._dataset.find_lengths()
+        assert lengths is not None
+        return lengths
+
+    def _slice_attribute(self, attribute: Attribute) -> Slice:
+        name = attribute.name
+        return self._slice(lambda ids: _make_comparable(name, attribute.take(ids)))
+
+    def _read(self, field: Field) -> Slice:
         """Read a field of all samples."""
-        count, index = len(self._dataset), self._keep_field(name)
-        values = np.empty(count, self._fields[name].as_dtype or self._fields[name].dtype)
-        for start, rows in self._read_rows(index, name, limits.selection_chunk_samples):
+        count, index = len(self._dataset), self._keep_field(field.name)
+        values = np.empty(count, field.as_dtype or field.dtype)
+        for start, rows in self._read_rows(index, field.name, limits.selection_chunk_samples):
             rows = rows.reshape(-1)
             values[start : start + len(rows)] = rows
-        return values
+        return slice_column(values)
 
-    def _read_texts(self, name: str) -> list[str]:
+    def _read_texts(self, name: str) -> Slice:
         """Read a field of all samples: equal texts are one object. A broken line's is empty."""
         index = self._keep_field(name)
         step = int(limits.selection_read_bytes / max(1.0, index.mean_bytes))
@@ -181,7 +178,7 @@ class Columns(Mapping[str, Array]):
                 raise LimitError(
                     f"the texts of field {name!r} have more than {most:,} characters: give ids"
                 )
-        return texts
+        return lambda start, stop: _make_comparable(name, texts[start:stop])
 
     def _keep_field(self, name: str) -> Index:
         """Return the index of this field alone."""
@@ -218,10 +215,8 @@ def _make_comparable(name: str, column: Column) -> Any:
     longest = max(lengths, default=0)
     wide_bytes = 4 * longest * len(column)
     if wide_bytes > max(limits.selection_text_bytes_max, 16 * 4 * sum(lengths)):
-        raise WideTextsError(
-            f"a text has {longest:,} characters, an array of {len(column):,} such {wide_bytes:,} "
-            "bytes: select by a text as condition, ids or a mask"
-        )
+        size = f"a text has {longest:,} characters, {len(column):,} such {wide_bytes:,} bytes"
+        raise WideTextsError(f"{size}: select by a text as condition, ids or a mask")
     return _make_texts(name, column)
 
 
@@ -235,26 +230,16 @@ def _make_texts(name: str, texts: Sequence[str]) -> Array:
     return array
 
 
-def _has_chunks(index: Index) -> bool:
-    return any(isinstance(layout, Chunked) for layout in index.layouts)
-
-
 def slice_column(column: Array) -> Slice:
     """Return the function that gives a part of an array."""
     return lambda start, stop: column[start:stop]
 
 
-def _is_number(part: Field) -> bool:
-    """Return whether a field is one number, or one truth value, a sample."""
-    return part.shape is not None and set(part.shape) <= {1} and part.dtype.kind in "biuf"
-
-
-def _list_texts(dataset: IndexedSamples) -> list[str]:
+def _list_texts(index: Index) -> list[str]:
     """List the fields that are one text a sample: strings of JSON and of tables of columns.
 
     Columns of bytes are among them, because an index does not tell these from strings.
     """
-    index = dataset.index
     parts = index.parts if isinstance(index, JointIndex) else (index,)
     has_bytes = all(part.format in ("arrow", "parquet", "jsonl") for part in parts)
     names = []
@@ -273,30 +258,45 @@ def _read_text(name: str, row: Any, number: int) -> str:
     try:
         return np.asarray(row).tobytes().decode()
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"field {name!r} of sample {number:,} is no text ({error}): name another column"
-        ) from None
+        where = f"field {name!r} of sample {number:,}"
+        raise UsageError(f"{where} is no text ({error}): name another column") from None
 
 
-def make_array(name: str, values: Any) -> Array:
-    """Return the values as an array; UsageError if they are none, or others than were given."""
+_forms = {
+    "b": "truth values",
+    "iu": "integers",
+    "iuf": "numbers",
+    "biufU": "numbers, texts or truth values",
+}
+
+
+def make_array(name: str, values: Any, kinds: str, count: int | None = None) -> Array:
+    """Return a row of values as an array; UsageError if they are none, or others than were given.
+
+    kinds:  kinds of dtypes that it may have.
+    count:  its length, if that is known.
+    """
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{name} makes no array ({error}): give a row of values") from None
     if np.ma.is_masked(values):
         raise UsageError(f"{name} is a masked array, and some of it is masked: fill it")
-    if array.dtype.kind == "U" and array.ndim == 1 and isinstance(values, list | tuple):
-        others = [value for value in values if not isinstance(value, str)]
-        if others:
-            raise UsageError(f"{name} has {others[0]!r:.100} among texts: give values of one kind")
+    if isinstance(values, list | tuple) and array.dtype.kind in "Uf":
+        is_changed = (
+            is_rounded if array.dtype.kind == "f" else lambda value: not isinstance(value, str)
+        )
+        if changed := [value for value in values if is_changed(value)]:
+            how = "which would be rounded" if array.dtype.kind == "f" else "among texts"
+            raise UsageError(f"{name} has {changed[0]!r:.100}, {how}: give an array of one kind")
+    if not array.size and array.dtype.kind not in kinds:  # of no values, any dtype will do
+        array = array.astype(bool if kinds == "b" else np.int64)
+    if array.dtype.kind not in kinds or array.ndim != 1 or count not in (None, len(array)):
+        shape = "(n,)" if count is None else f"({count},)"
+        form = f"give {_forms[kinds]} of shape {shape}"
+        raise UsageError(f"{name} is {array.dtype} of shape {array.shape}: {form}")
+    if array.dtype.kind == "U" and isinstance(values, list | tuple):
         return _make_texts(name, values)
-    if array.dtype.kind == "f" and isinstance(values, list | tuple):
-        rounded = [value for value in values if is_rounded(value)]
-        if rounded:
-            raise UsageError(
-                f"{name} has {rounded[0]!r:.100}, which would be rounded: give an array"
-            )
     return array
 
 
@@ -304,13 +304,7 @@ def _check_columns(columns: Mapping[str, Any], count: int) -> dict[str, Array]:
     """Return the user's columns as arrays of one value for each sample."""
     if not isinstance(columns, Mapping):
         raise UsageError(f"columns is a {type(columns).__name__}: give a dict of arrays by name")
-    arrays = {}
-    for name, values in columns.items():
-        array = make_array(f"columns[{name!r}]", values)
-        if array.dtype.kind not in "biufU" or array.ndim != 1 or len(array) != count:
-            raise UsageError(
-                f"columns[{name!r}] is {array.dtype} of shape {array.shape}: give numbers, texts "
-                f"or truth values of shape ({count},)"
-            )
-        arrays[str(name)] = array
-    return arrays
+    return {
+        str(name): make_array(f"columns[{name!r}]", values, "biufU", count)
+        for name, values in columns.items()
+    }

@@ -44,7 +44,6 @@ from .lengths import (
     find_counted,
     load_lengths,
 )
-from .row_counting import RowTablePlace
 from .sample import Decode, LoadedSample, open_samples
 from .saved import allot_array, load_selection, save_selection, spill_selection
 from .selecting import By, Condition, choose_samples, divide_samples, narrow
@@ -149,8 +148,9 @@ class PackedRows(Protocol):
         """Return the fields of a step's batch, in memory of `take`."""
         ...
 
-    def find_row_table(self) -> RowTablePlace:
-        """Return the place in which loaders keep the counts of rows."""
+    def find_row_table(self) -> tuple[str, str, str]:
+        """Return the place of files with counts of rows: a path without an end, and the identity
+        and version of the data."""
         ...
 
 
@@ -333,10 +333,10 @@ class Dataset:
 
     def find_id_lengths(self) -> Callable[[Ids], Int] | None:
         """Return the function that gives lengths by the numbers of `batch.ids`, if known."""
-        if len(self.parts) > 1:
-            return _join_id_lengths(self.parts)
         if self.kind is not None:
-            return self.parts[0].find_id_lengths()
+            takes = [part.find_id_lengths() for part in self.parts]
+            known = [take for take in takes if take is not None]
+            return join_takes(self.parts, known) if len(known) == len(takes) else None
         saved = self.load_lengths()
         if saved is not None:
             return saved.take
@@ -654,11 +654,15 @@ def _join_lengths(parts: Sequence[Dataset]) -> Slice | None:
     return read_parts
 
 
-def _join_id_lengths(parts: Sequence[Dataset]) -> Callable[[Ids], Int] | None:
-    """Return the function that gives lengths by the numbers of all parts, if all are known."""
-    takes = [take for part in parts if (take := part.find_id_lengths()) is not None]
-    if len(takes) < len(parts):
-        return None
+def join_takes(
+    parts: Sequence[Dataset], takes: Sequence[Callable[[Ids], Int]]
+) -> Callable[[Ids], Int]:
+    """Return the function that gives lengths by the numbers of all parts.
+
+    takes:  for each part the function that gives lengths by its numbers.
+    """
+    if len(takes) == 1:
+        return takes[0]
     first = np.cumsum([0, *(part.index.count for part in parts)], dtype=np.int64)
 
     def take_parts(ids: Ids) -> Int:

@@ -1,4 +1,7 @@
-"""Mixtures: `mix` makes one dataset of several, and draws from each by its weight."""
+"""Mixtures and curricula: datasets of several datasets.
+
+`mix` draws from each by its weight; `curriculum` takes views of the same data one after the other.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,21 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from .. import limits
-from ..arguments import check_whole
+from ..arguments import check_choice, check_whole
 from ..errors import FormatError, UsageError
 from ..index.concat import JointIndex, join_indexes, join_unlike_indexes, rename_fields
 from ..index.fields import SUMS_FIELD, Field
-from ..index.json_fields import JsonFields, LineError
+from ..index.json_fields import LineError
 from ..index.table import Index
+from ..order.curriculum import Curriculum, StageUnit
 from ..order.mixture import Mixture, MixtureRecipe, Unit, Weights, divide_slots
 from ..order.order import Ordering
 from ..order.selection import Bitmap, JointBitmap, Selection
-from ..order.weighted import WeightTable
 from .columns import Slice
 from .dataset import Dataset, Kind
 from .lengths import build_unmeasured_error
@@ -30,7 +33,6 @@ from .selecting import cut
 from .weighing import cut_slice
 
 Names = tuple[Mapping[str, str | None] | None, ...]
-_marks = ("source", "pass")
 Schedule = Sequence[tuple[int, Weights]]
 
 
@@ -78,39 +80,43 @@ def mix(
     Raises UsageError if, without `decode`, datasets differ in their fields (name, dtype, shape), or
     only some have labels, if they are in different stores, or if weights or schedule are invalid.
     """
-    pairs = _check_pairs(datasets)
+    pairs = _check_pairs("datasets", datasets, "(dataset, weight)")
+    if len(pairs) > limits.mixture_slots:
+        raise UsageError(f"{len(pairs)} datasets: mix at most {limits.mixture_slots}")
+    for number, (part, _) in enumerate(pairs):
+        check_part(f"dataset {number}", part, Kind, "opened data, weighed or selected")
     parts = tuple(dataset for dataset, _ in pairs)
-    if schedule is None:
-        steps: list[tuple[int, Weights]] = [(0, [weight for _, weight in pairs])]
-    else:
-        steps = _check_schedule(schedule, len(parts))
-    if schedule_unit not in ("steps", "samples"):
-        raise UsageError(f"schedule_unit is {schedule_unit!r}: use 'steps' or 'samples'")
-    if by not in ("samples", "tokens"):
-        raise UsageError(f"by is {by!r}: use 'samples' or 'tokens'")
-    if by == "tokens":
+    steps: list[tuple[int, Weights]] = [(0, [weight for _, weight in pairs])]
+    if schedule is not None:
+        steps = _check_pairs("schedule", schedule, "(start, weights)")
+    for start, weights in steps:
+        if len(weights) != len(parts):
+            raise UsageError(
+                f"the schedule has {len(weights)} weights from {start} on: give one each"
+            )
+    starts = _check_starts("the schedule", [start for start, _ in steps])
+    check_choice("schedule_unit", schedule_unit, get_args(Unit))
+    if check_choice("by", by, ("samples", "tokens")) == "tokens":
         means = [_measure_mean(part, number) for number, part in enumerate(parts)]
-        steps = [
-            (start, [_divide(weight, mean) for weight, mean in zip(weights, means, strict=True)])
-            for start, weights in steps
-        ]
-    counts = tuple(part.samples_per_epoch for part in parts)
-    length = (
-        sum(counts)
-        if samples_per_epoch is None
-        else check_whole("samples_per_epoch", samples_per_epoch)
-    )
-    starts = tuple(start for start, _ in steps)
+        steps = [(start, _divide(weights, means)) for start, weights in steps]
     slots = tuple(divide_slots(weights) for _, weights in steps)
+    counts = tuple(part.samples_per_epoch for part in parts)
+    number = sum(counts) if samples_per_epoch is None else samples_per_epoch
+    length = check_whole("samples_per_epoch", number)
     recipe = MixtureRecipe(counts, starts, slots, length, schedule_unit)
     names = _check_per_dataset("rename", rename, len(parts), Mapping, "a dict of names")
     decodes = _check_per_dataset("decode", decode, len(parts), Callable, "a function")
     return make_mixture(parts, recipe, names, decodes)
 
 
-def _divide(weight: Any, mean: float) -> Any:
-    is_number = isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
-    return weight / mean if is_number else weight  # `divide_slots` refuses what is none
+def _divide(weights: Weights, means: Sequence[float]) -> list[Any]:
+    """Divide weights by mean lengths; `divide_slots` refuses values that are no numbers."""
+    return [
+        weight / mean
+        if isinstance(weight, int | float | np.number) and weight is not True
+        else weight
+        for weight, mean in zip(weights, means, strict=True)
+    ]
 
 
 def _measure_mean(part: Dataset, number: int) -> float:
@@ -131,70 +137,51 @@ def _measure_mean(part: Dataset, number: int) -> float:
     return total / drawn
 
 
-def _list_tables(parts: Sequence[Dataset]) -> tuple[WeightTable | None, ...]:
-    """Return the weights of each dataset's samples; () if none has any."""
-    weightings = [part.weighting for part in parts]
-    tables = tuple(None if weighting is None else weighting.table for weighting in weightings)
-    return tables if any(table is not None for table in tables) else ()
-
-
 def _check_per_dataset(
     name: str, values: Any, count: int, kind: Any, description: str
 ) -> tuple[Any, ...] | None:
     """Return one value, or None, for each dataset."""
     if values is None:
         return None
-    if not isinstance(values, list | tuple) or len(values) != count:
-        raise UsageError(f"{name} is {values!r}: give a list of {description} for each dataset")
-    for number, value in enumerate(values):
-        if value is not None and not isinstance(value, kind):
-            raise UsageError(f"{name}[{number}] is {value!r}: give {description}, or None")
+    is_list = isinstance(values, list | tuple) and len(values) == count
+    if not is_list or not all(value is None or isinstance(value, kind) for value in values):
+        raise UsageError(
+            f"{name} is {values!r:.100}: give {description}, or None, for each dataset"
+        )
     return tuple(values)
 
 
-def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, float]]:
-    pairs = []
-    if not isinstance(datasets, Sequence):
-        raise UsageError(f"datasets is {datasets!r}: give a list of (dataset, weight)")
-    for number, pair in enumerate(datasets):
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise UsageError(f"datasets[{number}] is {pair!r}: give (dataset, weight)")
-        dataset, weight = pair
-        if not isinstance(dataset, Dataset):
-            raise UsageError(f"dataset {number} is a {type(dataset).__name__}: give an opened one")
-        if dataset.kind is not None:
-            raise UsageError(
-                f"dataset {number} is {dataset.kind.noun}: mix opened data, and make a curriculum "
-                "of mixtures"
-            )
-        if not len(dataset):
-            raise UsageError(f"dataset {number} ({dataset.path}) has no samples")
-        pairs.append((dataset, weight))
-    if not pairs:
-        raise UsageError("there is nothing to mix: give at least one (dataset, weight)")
-    if len(pairs) > limits.mixture_slots:
-        raise UsageError(f"{len(pairs)} datasets: at most {limits.mixture_slots} can be mixed")
-    return pairs
+def _check_pairs(name: str, pairs: Any, form: str) -> list[tuple[Any, Any]]:
+    """Return the pairs of a list; `form` is of one, for messages."""
+    is_list = isinstance(pairs, Sequence) and len(pairs) > 0
+    if not is_list or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        raise UsageError(f"{name} is {pairs!r:.100}: give a list of {form}")
+    return [(first, second) for first, second in pairs]
 
 
-def _check_schedule(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]:
-    steps: list[tuple[int, Weights]] = []
-    if not isinstance(schedule, Sequence):
-        raise UsageError(f"schedule is {schedule!r}: give a list of (start, weights)")
-    for entry in schedule:
-        if not isinstance(entry, (tuple, list)) or len(entry) != 2:
-            raise UsageError(f"the schedule has {entry!r}: give (start, weights)")
-        start = check_whole("a start of the schedule", entry[0], 0)
-        weights = list(entry[1])
-        if len(weights) != parts:
-            raise UsageError(
-                f"the schedule has {len(weights)} weights from {start} on: give {parts}"
-            )
-        steps.append((start, weights))
-    starts = [start for start, _ in steps]
-    if not starts or starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
-        raise UsageError(f"the schedule's starts are {starts}: they must ascend from 0")
-    return steps
+def check_part(name: str, part: Any, refused: Any, remedy: str) -> None:
+    """Check a dataset that is to be part of another, and is of no kind that is refused."""
+    if not isinstance(part, Dataset) or isinstance(part.kind, refused):
+        is_ours = isinstance(part, Dataset) and part.kind is not None
+        noun = part.kind.noun if is_ours else f"a {type(part).__name__}"
+        raise UsageError(f"{name} is {noun}: give {remedy}")
+    if not len(part):
+        raise UsageError(f"{name} ({part.path}) has no samples: leave it out")
+
+
+def _check_starts(name: str, given: Sequence[Any]) -> tuple[int, ...]:
+    starts = tuple(check_whole(f"a start of {name}", start, 0) for start in given)
+    if starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
+        raise UsageError(f"{name} starts at {list(starts)}: starts must ascend from 0")
+    return starts
+
+
+def _refuse_marks(name: str, index: Index, marks: set[str]) -> None:
+    """Refuse data with fields that have the names of columns that the order gives."""
+    if taken := {made.name for made in index.made} & marks:
+        raise UsageError(
+            f"{name} has a field {taken.pop()!r}, as the batch: rename it by mix(rename=)"
+        )
 
 
 def _choose_own(
@@ -206,7 +193,11 @@ def _choose_own(
     for part in fields:
         value = sample[f"{source}/{part.name}"]
         if part.parser is not None:
-            chosen |= _parse_line(part.parser, value, sample)
+            try:
+                chosen |= part.parser.parse_line(value)
+            except LineError as error:
+                at = f"sample {sample['__id__']:,} of the mixture, {sample['__key__']}"
+                raise FormatError(f"{at}: {error}") from None
         elif part.shape is None:
             is_raw = part.dtype == np.uint8 and not part.nesting
             chosen[part.name] = raw(value) if is_raw else value
@@ -217,16 +208,6 @@ def _choose_own(
         if "/" not in name and (name != "label" or has_label):
             chosen[name] = value
     return chosen
-
-
-def _parse_line(parser: JsonFields, line: Any, sample: LoadedSample) -> dict[str, Any]:
-    """Parse the fields of a sample that is a line of JSON; FormatError if it is broken."""
-    try:
-        return parser.parse_line(line)
-    except LineError as error:
-        raise FormatError(
-            f"sample {sample['__id__']:,} of the mixture, {sample['__key__']}: {error}"
-        ) from None
 
 
 class _SourceDecode:
@@ -337,10 +318,8 @@ class MixtureKind(Kind):
             start, stop = stop, stop + len(part)
             chosen_of_part = cut(chosen, start, stop)
             if not len(chosen_of_part):
-                raise UsageError(
-                    f"no sample of dataset {number} ({part.path}) is selected: select from the "
-                    "other datasets, and mix these"
-                )
+                where = f"dataset {number} ({part.path})"
+                raise UsageError(f"no sample of {where} is selected: mix selections of the others")
             parts.append(part._keep(chosen_of_part))
         return self._remake(parts)
 
@@ -390,16 +369,125 @@ def make_mixture(
         renaming = zip(indexes, names, strict=True)
         indexes = [rename_fields(index, common or {}) for index, common in renaming]
     for number, index in enumerate(indexes):
-        taken = {made.name for made in index.made} & set(_marks)
-        if taken:
-            raise UsageError(
-                f"dataset {number} has a field {taken.pop()!r}, as a mixture: rename the field"
-            )
+        _refuse_marks(f"dataset {number}", index, {"source", "pass"})
     joint = join_indexes(indexes) if decodes is None else join_unlike_indexes(indexes)
     subset = None
     if any(part.subset is not None for part in parts):
         counts = tuple(index.count for index in indexes)
         subset = JointBitmap(counts, tuple(part.subset for part in parts))
-    recipe = replace(recipe, tables=_list_tables(parts))
+    weightings = [part.weighting for part in parts]
+    tables = tuple(None if weighting is None else weighting.table for weighting in weightings)
+    recipe = replace(recipe, tables=tables if any(table is not None for table in tables) else ())
     kind = MixtureKind(parts, recipe, names, decodes, indexes, joint, subset)
     return Dataset(" + ".join(part.path for part in parts), joint, subset=subset, kind=kind)
+
+
+def curriculum(
+    stages: Sequence[tuple[int, Dataset]],
+    *,
+    unit: StageUnit = "epochs",
+    samples_per_epoch: int | None = None,
+) -> Dataset:
+    """Make a dataset whose samples, and how often they come, change at named places of a run.
+
+    stages:  [(0, dataset), (start, dataset), ...]: from each start on the samples of that dataset:
+             the opened data, a selection of it or with weights; or mixtures of the same datasets.
+             Starts ascend from 0.
+    unit:    of the starts, counted over all epochs: "epochs", "steps" of the global batch, or
+             "samples".
+    samples_per_epoch:  samples that an epoch draws; by default as many as an epoch of the stage
+             with the most, with `drop_last` rounded down to whole global batches.
+
+    Each epoch has as many steps, so that trainers and learning rates need not know of stages. From
+    its start on, a stage's passes follow each other, each with all its samples once (or as its
+    weights say); they go on across epochs, and the next stage's start cuts the last one short. Give
+    samples_per_epoch, or starts in samples, where passes are to be whole.
+
+    A batch has "stage", the number of its samples' stage, and "pass", the stage's pass (in a
+    mixture, the pass of the sample's dataset), both int64 (B,). A state names the stages, by start
+    and content; it continues under the same ones only, on any number of ranks.
+
+    Raises UsageError if starts do not ascend, or if stages are not of the same data.
+    """
+    check_choice("unit", unit, get_args(StageUnit))
+    pairs = _check_pairs("stages", stages, "(start, dataset)")
+    starts = _check_starts("the curriculum", [start for start, _ in pairs])
+    views = tuple(view for _, view in pairs)
+    remedy = "what open(), mix(), select() or weigh() returns"
+    for number, view in enumerate(views):
+        check_part(f"stage {number}", view, CurriculumKind, remedy)
+        data, first = (one.index.fingerprint for one in (view, views[0]))
+        if type(view.kind) is not type(views[0].kind) or data != first:
+            where = f"stage {number} is of {view.path}, and stage 0 of {views[0].path}"
+            raise UsageError(f"{where}: select and weigh one dataset, or mix the same ones")
+        if isinstance(view.kind, MixtureKind) and len(view.kind.recipe.starts) > 1:
+            raise UsageError(f"stage {number} is a mixture with a schedule: make it several stages")
+    _refuse_marks("the data", views[0].index, {"stage", "pass"})
+    longest = max(view.samples_per_epoch for view in views)
+    number = longest if samples_per_epoch is None else samples_per_epoch
+    length = check_whole("samples_per_epoch", number, 1, limits.order_count_max)
+    return _make_curriculum(views, starts, unit, length)
+
+
+class CurriculumKind(Kind):
+    """Views of one dataset that follow each other; an order decides when each sample comes."""
+
+    noun = "a curriculum"
+    refusals = MappingProxyType(
+        {
+            "select": "select from its stages",
+            "split": "split the data, and make a curriculum of a part",
+            "weigh": "weigh its stages",
+        }
+    )
+
+    def __init__(
+        self,
+        data: Dataset,
+        stages: tuple[Dataset, ...],
+        starts: tuple[int, ...],
+        unit: StageUnit,
+        length: int,
+    ) -> None:
+        self._data, self._stages, self._starts, self._unit = data, stages, starts, unit
+        self.parts, self.samples_per_epoch = data.parts, length
+        if unit == "steps":
+            self.steps = "curriculum's starts are", 'unit="samples"'
+
+    def make_order(self, seed: int, *, stream: int = 0, **options: Any) -> Curriculum:
+        orders = tuple(
+            view.order(seed, stream=stream + (number << 32), **options)
+            for number, view in enumerate(self._stages)
+        )
+        return Curriculum(orders, self._starts, self._unit, self.samples_per_epoch)
+
+    def compose_decode(self, decode: Decode | None) -> Decode | None:
+        return self._data.compose_decode(decode)
+
+    def finish_sample(self, sample: LoadedSample) -> LoadedSample:
+        """Return the sample with stage and pass 0, because no order is involved here."""
+        if self._data.kind is not None:
+            sample = self._data.kind.finish_sample(sample)
+        sample.update({"stage": 0, "pass": 0})
+        return sample
+
+    def rebuild(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
+        return _make_curriculum, (self._stages, self._starts, self._unit, self.samples_per_epoch)
+
+    def describe(self) -> str:
+        shown = ", ".join(
+            f"{self._unit} {start}: {view!r}"
+            for start, view in zip(self._starts, self._stages, strict=True)
+        )
+        return (
+            f"<penstock.Dataset, a curriculum, {self.samples_per_epoch:,} samples an epoch, of "
+            f"{shown}>"
+        )
+
+
+def _make_curriculum(
+    stages: tuple[Dataset, ...], starts: tuple[int, ...], unit: StageUnit, length: int
+) -> Dataset:
+    """Make the dataset of a curriculum, whose samples, by number, are the opened data's."""
+    data = stages[0].open_whole()
+    return Dataset(data.path, data.index, kind=CurriculumKind(data, stages, starts, unit, length))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -16,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..arguments import check_flag, check_whole
+from ..arguments import check_choice, check_flag, check_kind, check_whole
 from ..engine.protocol import Buffer
 from ..errors import DataError, LimitError, UsageError
 from ..extent import Int
-from ..index.concat import rename_fields, split_by_part
+from ..index.concat import rename_fields
 from ..index.fields import SUMS_FIELD
 from ..index.table import Index
 from ..order.keys import Words
@@ -39,12 +40,10 @@ from ..order.row_layout import PlacedPieces, ignored_label, lay_out_tokens, plac
 from ..plan.batch_layout import FieldRows
 from ..plan.piece_source import check_tokens
 from ..plan.steps import StepPlan
-from .curricula import CurriculumKind
-from .dataset import Dataset, Kind, PackedRows
+from .dataset import Dataset, Kind, PackedRows, join_takes
 from .fields import Ragged, build_fields, check_vocabulary
 from .lengths import build_unmeasured_error, find_counted, find_token_field
-from .mixing import MixtureKind
-from .row_counting import RowTablePlace
+from .mixing import CurriculumKind, MixtureKind, check_part
 from .sample import Decode
 
 Style = Literal["rows", "flat"]
@@ -112,36 +111,32 @@ def pack(
     UsageError for what does not fit; where lengths are not known it has the command that measures
     them.
     """
-    if not isinstance(documents, Dataset) or documents.rows is not None:
-        raise UsageError(f"documents is a {type(documents).__name__}: give an opened dataset")
-    if isinstance(documents.kind, CurriculumKind):
-        raise UsageError("documents is a curriculum: pack each stage, one after the other")
+    refused = PackedKind, CurriculumKind
+    check_part("documents", documents, refused, "opened data or a mixture; pack each stage")
     refuse_steps(documents, "of packed rows has no fixed number of documents")
     if documents.kind is not None and documents.compose_decode(None) is not None:
         raise UsageError("the mixture has decode functions: mix lists of tokens without decode=")
-    if style not in get_args(Style):
-        raise UsageError(f"style is {style!r}: use one of {', '.join(get_args(Style))}")
-    try:
-        kind = np.dtype(dtype)
-    except TypeError:
-        kind = np.dtype(object)
-    if kind not in (np.dtype(np.int32), np.dtype(np.int64)):
+    kind = next((kind for kind in map(np.dtype, ("int32", "int64")) if kind == dtype), None)
+    if kind is None:
         raise UsageError(f"dtype is {dtype!r}: use 'int64' or 'int32'")
     info = np.iinfo(kind)
     layout = RowLayout(
         check_whole("length", length, 2, limits.packing_length_max),
-        style,
+        check_choice("style", style, get_args(Style)),
         check_flag("shift_labels", shift_labels),
         check_whole("pad_id", pad_id, int(info.min), int(info.max)),
         kind,
         check_whole("multiple", multiple, 1, limits.packing_length_max),
     )
-    if field is not None and not isinstance(field, str):
-        raise UsageError(f"field is {field!r}: give the name of the field with the tokens")
+    if field is not None:
+        check_kind("field", field, str, "the name of the field with the tokens")
     if check_flag("join", join):
-        _check_join(documents, window=window, multiple=multiple, long=long)
-        return _make_packed(documents, layout, "split", None, field, True)
-    return _make_packed(documents, layout, long, window, field)
+        given = {"window": window is not None, "multiple": multiple != 1, "long": long != "split"}
+        given |= {"weights": documents.weighting is not None}
+        given |= {"a mixture": documents.kind is not None}
+        if wrong := [name for name, is_given in given.items() if is_given]:
+            raise UsageError(f"join=True takes each document once: leave out {', '.join(wrong)}")
+    return _make_packed(documents, layout, long, window, field, join)
 
 
 def refuse_steps(dataset: Dataset, why: str) -> None:
@@ -149,21 +144,6 @@ def refuse_steps(dataset: Dataset, why: str) -> None:
     if dataset.kind is not None and dataset.kind.steps is not None:
         what, remedy = dataset.kind.steps
         raise UsageError(f"the {what} in steps, and a step {why}: use {remedy}")
-
-
-def _check_join(documents: Dataset, **options: Any) -> None:
-    """Refuse what does not go with joined documents."""
-    for name, default in (("window", None), ("multiple", 1), ("long", "split")):
-        if options[name] != default:
-            raise UsageError(
-                f"{name}={options[name]!r} is for documents that are packed: leave it or join out"
-            )
-    if documents.kind is not None or documents.weighting is not None:
-        what = "weighed" if documents.kind is None else documents.kind.noun
-        raise UsageError(
-            f"documents is {what}, and join=True takes each document once: leave join out, or join "
-            "the documents of each dataset"
-        )
 
 
 @dataclass(frozen=True)
@@ -226,8 +206,13 @@ class PackedKind(Kind):
         self._arguments = long, window, field, joins
         self.parts = documents.parts
         self.samples_per_epoch = documents.samples_per_epoch
-        self._read_lengths = _find_document_lengths(tokens)
-        self.fingerprint = self._identify(field)
+        self._read_lengths, measured = _find_document_lengths(tokens)
+        # Other lengths, if they were measured, or another field would make other rows.
+        if field is None and not measured:
+            self.fingerprint = documents.fingerprint
+        else:
+            text = f"{documents.fingerprint}/{field}/{measured}"
+            self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         self.row_bytes = float(layout.length * made.dtype.itemsize)
         tokens_each = self._estimate_tokens()
         # Adding up all lengths would take longer than the first batch. Neighbours in a row of
@@ -242,15 +227,6 @@ class PackedKind(Kind):
     def rows(self) -> PackedRows:
         return self
 
-    def _identify(self, field: str | None) -> str:
-        """Return the identity of the documents, of the field that is packed if it was named, and
-        of lengths that were measured: others would make other rows."""
-        data, measured = self._documents.fingerprint, self._read_lengths.checksums
-        if field is None and not measured:
-            return data
-        text = f"{data}/{field}/{measured}"
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
     def make_order(self, seed: int, **options: Any) -> PackedOrder | JoinedOrder:
         if not self._arguments[3]:
             return PackedOrder(
@@ -261,16 +237,13 @@ class PackedKind(Kind):
             self._joined = JoinedDocuments(len(documents), documents.ids, self._read_lengths)
         count = count_joined_rows(self._joined.tokens, length)
         if not count:
-            raise UsageError(
-                f"no document of {documents.path} has a token: there are no rows to cut"
-            )
+            raise UsageError(f"no document of {documents.path} has a token: add some")
         return JoinedOrder(Order(count, seed, **options), length, self._joined)
 
-    def find_row_table(self) -> RowTablePlace:
-        """Return the place in which loaders keep the counts of rows."""
+    def find_row_table(self) -> tuple[str, str, str]:
         paths = self._documents.list_length_paths()
         stem = paths[-1].removesuffix(".lengths.penstock")
-        return RowTablePlace(stem, self.fingerprint, self._documents.index.version)
+        return stem, self.fingerprint, self._documents.index.version
 
     def compose_decode(self, decode: Decode | None) -> None:
         """Refuse a function of samples: a batch of rows is laid out as a whole."""
@@ -292,9 +265,9 @@ class PackedKind(Kind):
         placed = layout.place(pieces)
         target, size = placed.targets, placed.places
         if size > limits.packing_batch_max:
+            most = limits.packing_batch_max
             raise LimitError(
-                f"step {planned.step}: a batch of {size:,} tokens, of {limits.packing_batch_max:,} "
-                "at most: use fewer rows"
+                f"step {planned.step}: a batch of {size:,} tokens: use fewer rows, {most:,}"
             )
         memory = take(3 * size * layout.dtype.itemsize).view(layout.dtype)
         inputs, labels, positions = (memory[k * size : (k + 1) * size] for k in range(3))
@@ -313,10 +286,8 @@ class PackedKind(Kind):
             labels[int(target[pieces.offsets[-1 - planned.repeats]]) :] = ignored_label
         if bad < len(at):
             document = int(pieces.documents[bad])
-            raise DataError(
-                f"step {planned.step}, document {document:,}: {index.where(document)}: a token of "
-                f"{tokens.dtype} is larger than {layout.dtype} holds: pack with dtype='int64'"
-            )
+            where = f"step {planned.step}, document {document:,}: {index.where(document)}"
+            raise DataError(f"{where}: a token is larger than {layout.dtype} holds: use 'int64'")
         shape = (1, size) if layout.style == "flat" else (-1, layout.length)
         return {
             "input_ids": inputs.reshape(shape),
@@ -384,7 +355,7 @@ def _make_packed(
     long: LongDocuments,
     window: int | None,
     field: str | None,
-    joins: bool = False,
+    joins: bool,
 ) -> Dataset:
     """Make the dataset of packed rows."""
     name = find_token_field(documents.index, documents.path, field)
@@ -417,50 +388,26 @@ def _keep_field(documents: Dataset, name: str) -> Dataset:
     return narrowed
 
 
-ReadPart = Callable[[Int], Int]
+def _find_document_lengths(documents: Dataset) -> tuple[Callable[[Words], Int], dict[int, int]]:
+    """Return the function that gives the tokens of documents, and checksums of measured lengths.
 
-
-@dataclass(frozen=True)
-class _DocumentLengths:
-    """Function from documents to their tokens, in a mixture by the functions of its parts.
-
-    checksums: of the lengths that were measured, by the number of their part.
+    The container's numbers go before lengths that were measured. A checksum is by the number of
+    its part.
     """
-
-    parts: Sequence[ReadPart]
-    first: Int
-    checksums: dict[int, int]
-
-    def __call__(self, documents: Words) -> Int:
-        samples = documents.view(np.int64)
-        if len(self.parts) == 1:
-            return self.parts[0](samples)
-        lengths = np.empty(len(samples), np.int64)
-        for number, rows, part_samples in split_by_part(self.first, samples):
-            lengths[rows] = self.parts[number](part_samples)
-        return lengths
-
-
-def _find_document_lengths(documents: Dataset) -> _DocumentLengths:
-    parts = documents.parts
-    first = np.cumsum([0, *(part.index.count for part in parts)], dtype=np.int64)
-    readers = [_find_part_lengths(part) for part in parts]
-    checksums = {number: sum_ for number, (_, sum_) in enumerate(readers) if sum_ is not None}
-    return _DocumentLengths([read for read, _ in readers], first, checksums)
+    takes: list[Callable[[Words], Int]] = []
+    checksums: dict[int, int] = {}
+    for number, part in enumerate(documents.parts):
+        if (counted := find_counted(part.index)) is not None:
+            lengths_of = part.index.layouts[counted[0]].lengths
+            shift = counted[1].element_bytes.bit_length() - 1  # half the time of a division
+            takes.append(partial(_count_elements, lengths_of, shift))
+        elif (saved := part.load_lengths()) is not None:
+            checksums[number] = saved.checksum
+            takes.append(saved.take)
+        else:
+            raise build_unmeasured_error(part.path)
+    return join_takes(documents.parts, takes), checksums
 
 
-def _find_part_lengths(part: Dataset) -> tuple[ReadPart, int | None]:
-    """Return the function that gives the tokens of documents: the container's numbers, or those
-    that were measured, with their checksum."""
-    index = part.index
-    counted = find_counted(index)
-    if counted is not None:
-        number, counted_field = counted
-        layout, size = index.layouts[number], counted_field.element_bytes
-        shift = size.bit_length() - 1  # a shift takes half as long as a division
-        return lambda samples: layout.lengths(samples) >> shift, None
-    saved = part.load_lengths()
-    if saved is None:
-        raise build_unmeasured_error(part.path)
-    values = saved.values
-    return lambda samples: values.take(samples), saved.checksum
+def _count_elements(lengths_of: Callable[[Int], Int], shift: int, documents: Words) -> Int:
+    return lengths_of(documents.view(np.int64)) >> shift

@@ -10,16 +10,17 @@ It may hold names of columns (also of parts of structs, `meta.score`), numbers, 
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
+import itertools
 import operator
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import limits
+from ..arguments import suggest
 from ..errors import UsageError
 
 Kind = Literal["number", "text", "truth", "list"]
@@ -44,10 +45,13 @@ _arithmetic: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
-ENDS_IN_NUL = (
-    "it ends in NUL, which numpy's arrays of texts drop, so that it would equal the text without: "
-    "take the NUL off, or select by ids or a mask"
-)
+ENDS_IN_NUL = "it ends in NUL, which arrays of texts drop: take it off, or select by ids or a mask"
+
+
+_text_tests: dict[str, Callable[[Any, Any], Any]] = {
+    "startswith": np.char.startswith,
+    "endswith": np.char.endswith,
+}
 
 
 class _Term(NamedTuple):
@@ -76,30 +80,34 @@ class Predicate:
     def __init__(
         self, text: str, kinds: Mapping[str, Kind], classes: tuple[str, ...] | None = None
     ) -> None:
-        self.text, self._kinds, self._classes = text, kinds, classes
+        self.text, self._kinds, self._classes = text.strip(), kinds, classes
         self.names: set[str] = set()
         self._terms: dict[ast.expr, _Term] = {}
+        self._translators: dict[type[ast.expr], Callable[[Any], _Term]] = {
+            ast.Constant: lambda node: self._make_constant(node, node.value),
+            ast.Name: self._name_column,
+            ast.Attribute: self._name_column,
+            ast.BoolOp: self._join,
+            ast.UnaryOp: self._negate,
+            ast.BinOp: self._compute,
+            ast.Compare: self._compare_all,
+            ast.Call: self._match_end,
+        }
         if len(text) > limits.predicate_characters_max:
-            raise UsageError(
-                f"where has {len(text):,} characters, of {limits.predicate_characters_max:,} at "
-                "most: give ids"
-            )
+            most = limits.predicate_characters_max
+            raise UsageError(f"where has {len(text):,} characters, of {most:,} at most: give ids")
         try:
-            tree = ast.parse(text.strip(), mode="eval").body
+            tree = ast.parse(self.text, mode="eval").body
             term = self._translate(tree)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             if isinstance(error, UsageError):
                 raise
             reason = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
-            raise self._refuse(
-                None, f'{reason}: write a condition such as "label == 3 and bytes > 1000"'
-            ) from None
+            self._refuse(None, f'{reason}: write a condition such as "label == 3 and bytes > 1000"')
         if term.kind != "truth":
-            raise self._refuse(
-                tree, f"this is a {term.kind}, no condition: compare it with something"
-            )
+            self._refuse(tree, f"this is a {term.kind}, no condition: compare it with something")
         if not self.names:
-            raise self._refuse(tree, f"this names no column: name one of {_listed(kinds)}")
+            self._refuse(tree, f"this names no column: name one of {list_few(kinds)}")
         self._evaluate = term.evaluate
 
     def __call__(self, columns: Mapping[str, Array]) -> npt.NDArray[np.bool_]:
@@ -107,101 +115,79 @@ class Predicate:
             with np.errstate(all="ignore"):
                 mask: npt.NDArray[np.bool_] = self._evaluate(columns)
         except OverflowError as error:
-            raise UsageError(
-                f"where={self.text!r}: a number is beyond 64 bits ({error}): use a smaller one"
-            ) from None
+            self._refuse(None, f"a number is beyond 64 bits ({error}): use a smaller one")
         return mask
 
-    def _refuse(self, node: ast.AST | None, reason: str) -> UsageError:
-        part = None if node is None else ast.get_source_segment(self.text.strip(), node)
-        at = "" if part is None or part == self.text.strip() else f" at {part!r}"
-        return UsageError(f"where={self.text!r:.300}{at}: {reason}")
+    def _refuse(self, node: ast.AST | None, reason: str) -> NoReturn:
+        source = None if node is None else ast.get_source_segment(self.text, node)
+        at = "" if source is None or source == self.text else f" at {source!r}"
+        raise UsageError(f"where={self.text!r:.300}{at}: {reason}") from None
 
     def _translate(self, node: ast.expr) -> _Term:
-        if node not in self._terms:  # the middle of a chain of comparisons is asked for twice
-            self._terms[node] = self._translate_anew(node)
+        if node not in self._terms:  # a chain of comparisons asks for its middle twice
+            translate = self._translators.get(type(node), self._refuse_node)
+            self._terms[node] = translate(node)
         return self._terms[node]
 
-    def _translate_anew(self, node: ast.expr) -> _Term:
-        match node:
-            case ast.Constant():
-                return self._constant(node, node.value)
-            case ast.Name():
-                return self._column(node.id)
-            case ast.Attribute() if (name := _find_dotted(node)) is not None:
-                return self._column(name)
-            case ast.BoolOp():
-                return self._join(node)
-            case ast.UnaryOp():
-                return self._negate(node)
-            case ast.BinOp():
-                return self._compute(node)
-            case ast.Compare():
-                return self._compare_all(node)
-            case ast.Call(func=ast.Attribute(attr="startswith" | "endswith"), args=[_]):
-                return self._match_end(node)
-            case _:
-                raise self._refuse(
-                    node,
-                    f"{type(node).__name__} is not part of conditions: give a function of the "
-                    "columns",
-                )
+    def _refuse_node(self, node: ast.expr) -> NoReturn:
+        name = type(node).__name__
+        self._refuse(node, f"{name} is not part of conditions: give a function of the columns")
 
-    def _constant(self, node: ast.expr, value: object) -> _Term:
+    def _want(self, node: ast.expr, kind: Kind) -> _Term:
+        term = self._translate(node)
+        if term.kind != kind:
+            self._refuse(node, f"this is a {term.kind}, where a {kind} is needed: give one")
+        return term
+
+    def _make_constant(self, node: ast.expr, value: object) -> _Term:
         kinds: dict[type, Kind] = {bool: "truth", int: "number", float: "number", str: "text"}
         kind = kinds.get(type(value))
         if kind is None:
-            raise self._refuse(node, f"{value!r} is no number and no text: use one of these")
+            self._refuse(node, f"{value!r} is no number and no text: use one of these")
         if isinstance(value, str) and value.endswith("\0"):
-            raise self._refuse(node, ENDS_IN_NUL)
+            self._refuse(node, ENDS_IN_NUL)
         return _Term(kind, lambda _: value, value)
 
-    def _column(self, name: str) -> _Term:
+    def _name_column(self, node: ast.expr) -> _Term:
+        name = _find_dotted(node)
+        if name is None:
+            self._refuse_node(node)
         if name not in self._kinds:
-            raise UsageError(f"where={self.text!r:.300}: {describe_unknown(name, self._kinds)}")
+            self._refuse(None, describe_unknown(name, self._kinds))
         self.names.add(name)
         labels = name in ("label", "labels") and self._classes is not None
         return _Term(self._kinds[name], operator.itemgetter(name), labels=labels)
 
     def _join(self, node: ast.BoolOp) -> _Term:
-        terms = [self._want(part, "truth") for part in node.values]
+        terms = [self._want(operand, "truth") for operand in node.values]
         join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-
-        def evaluate(columns: Mapping[str, Array]) -> Any:
-            mask = terms[0].evaluate(columns)
-            for term in terms[1:]:
-                mask = join(mask, term.evaluate(columns))
-            return mask
-
-        return _Term("truth", evaluate)
+        return _Term("truth", _reduce(join, [term.evaluate for term in terms]))
 
     def _negate(self, node: ast.UnaryOp) -> _Term:
         if isinstance(node.op, ast.Not):
             term = self._want(node.operand, "truth")
             return _Term("truth", lambda columns: np.logical_not(term.evaluate(columns)))
-        if not isinstance(node.op, ast.USub | ast.UAdd):
-            raise self._refuse(node, "~ is not part of conditions: use not")
+        if isinstance(node.op, ast.Invert):
+            self._refuse(node, "~ is not part of conditions: use not")
         term = self._want(node.operand, "number")
         if isinstance(node.op, ast.UAdd):
             return term
         if term.value is not None:
-            return self._constant(node, -term.value)
+            return self._make_constant(node, -term.value)
         return _Term("number", lambda columns: _negate_numbers(term.evaluate(columns)))
 
     def _compute(self, node: ast.BinOp) -> _Term:
         compute = _arithmetic.get(type(node.op))
         if compute is None:
-            raise self._refuse(
-                node, f"{type(node.op).__name__} is none of + - * / // %: use one of these"
-            )
+            self._refuse(node, f"{type(node.op).__name__} is none of + - * / // %: use one of them")
         left, right = self._want(node.left, "number"), self._want(node.right, "number")
         if isinstance(node.op, ast.FloorDiv | ast.Mod) and not right.value:
-            raise self._refuse(node, "// and % take a number other than 0 on the right: give one")
+            self._refuse(node, "// and % take a number other than 0 on the right: give one")
         if left.value is not None and right.value is not None:
             try:
-                return self._constant(node, compute(left.value, right.value))
+                return self._make_constant(node, compute(left.value, right.value))
             except (ZeroDivisionError, OverflowError) as error:
-                raise self._refuse(node, f"{error}: correct it") from None
+                self._refuse(node, f"{error}: correct it")
         return _Term(
             "number",
             lambda columns: _compute_numbers(
@@ -210,67 +196,51 @@ class Predicate:
         )
 
     def _compare_all(self, node: ast.Compare) -> _Term:
-        parts = [node.left, *node.comparators]
-        comparisons = [
-            self._compare(node, parts[k], op, parts[k + 1]) for k, op in enumerate(node.ops)
+        operands = itertools.pairwise([node.left, *node.comparators])
+        tests = [
+            self._compare(node, op, *pair) for op, pair in zip(node.ops, operands, strict=True)
         ]
-        if len(comparisons) == 1:
-            return _Term("truth", comparisons[0])
-        return _Term(
-            "truth",
-            lambda columns: functools.reduce(
-                np.logical_and, [term(columns) for term in comparisons]
-            ),
-        )
+        return _Term("truth", _reduce(np.logical_and, tests))
 
     def _compare(
-        self, node: ast.Compare, left_node: ast.expr, op: ast.cmpop, right_node: ast.expr
+        self, node: ast.Compare, op: ast.cmpop, left_node: ast.expr, right_node: ast.expr
     ) -> Evaluate:
         left = self._translate(left_node)
         if isinstance(op, ast.In | ast.NotIn):
-            contained = self._contain(node, left, right_node)
+            contains = self._contain(node, left, right_node)
             if isinstance(op, ast.In):
-                return contained
-            return lambda columns: np.logical_not(contained(columns))
+                return contains
+            return lambda columns: np.logical_not(contains(columns))
         compare = _comparisons.get(type(op))
         if compare is None:
-            raise self._refuse(node, "is compares objects: use == or !=")
+            self._refuse(node, "is compares objects: use == or !=")
         right = self._translate(right_node)
         left, right = self._name_class(node, left, right), self._name_class(node, right, left)
-        if left.kind != right.kind:
-            raise self._refuse(
-                node, f"a {left.kind} is compared with a {right.kind}: compare like kinds"
-            )
-        if left.kind == "list":
-            raise self._refuse(
-                node, "lists are compared: ask for a number in them, such as 3 in labels"
-            )
+        if left.kind != right.kind or left.kind == "list":
+            kinds = f"a {left.kind} is compared with a {right.kind}"
+            self._refuse(node, f"{kinds}: compare like kinds, or ask for a number in a list")
         if left.kind == "number":
-            return lambda columns: _compare_numbers(
-                compare, left.evaluate(columns), right.evaluate(columns)
-            )
+            compare = functools.partial(_compare_numbers, compare)
         return lambda columns: compare(left.evaluate(columns), right.evaluate(columns))
 
     def _contain(self, node: ast.Compare, left: _Term, right_node: ast.expr) -> Evaluate:
         if not isinstance(right_node, ast.Tuple | ast.List | ast.Set):
-            if isinstance(right_node, ast.Name) and self._kinds.get(right_node.id) == "list":
-                return self._find_in_lists(node, left, self._translate(right_node))
-            right = self._want(right_node, "text")
-            if left.kind != "text" or left.value is None or right.value is not None:
-                raise self._refuse(
-                    node, "in takes a list of constants, or asks for a text in a column"
-                )
+            right = self._translate(right_node)
+            if right.kind == "list":
+                return self._find_in_lists(node, left, right)
+            is_asked = left.kind == right.kind == "text" and left.value is not None
+            if not is_asked or right.value is not None:
+                self._refuse(node, "in takes a list of constants, or asks for a text in a column")
             return lambda columns: np.char.find(right.evaluate(columns), left.value) >= 0
         values = []
-        for part in right_node.elts:
-            term = self._name_class(node, self._translate(part), left)
+        for element in right_node.elts:
+            term = self._name_class(node, self._translate(element), left)
             if term.value is None or term.kind != left.kind:
-                raise self._refuse(
-                    part, f"the list after in holds constants, each a {left.kind}: give one"
-                )
+                reason = f"the list after in holds constants, each a {left.kind}: give one"
+                self._refuse(element, reason)
             values.append(term.value)
         if not values:
-            raise self._refuse(node, "the list after in is empty: give what to look for")
+            self._refuse(node, "the list after in is empty: give what to look for")
         equal = operator.eq
         if left.kind == "number":
             equal = functools.partial(_compare_numbers, operator.eq)
@@ -284,10 +254,10 @@ class Predicate:
         return evaluate
 
     def _find_in_lists(self, node: ast.Compare, left: _Term, right: _Term) -> Evaluate:
-        """Tell the samples whose lists have a number, or the class that a text names."""
+        """Find the samples whose lists have a number, or the class that a text names."""
         value = self._name_class(node, left, right).value
         if value is None or isinstance(value, str):
-            raise self._refuse(node, "in asks for one number, or the name of a class, in a list")
+            self._refuse(node, "in asks for one number, or the name of a class, in a list")
 
         def evaluate(columns: Mapping[str, Any]) -> Any:
             values, offsets = right.evaluate(columns)
@@ -303,34 +273,25 @@ class Predicate:
             return term
         assert self._classes is not None
         if term.value not in self._classes:
-            near = difflib.get_close_matches(term.value, self._classes, 1)
-            meant = f", the nearest is {near[0]!r}" if near else ""
-            raise self._refuse(
-                node,
-                f"there is no class {term.value!r}{meant}: name one of {_listed(self._classes)}",
-            )
-        return self._constant(ast.Constant(0), self._classes.index(term.value))
+            self._refuse(node, f"there is no class {describe_near(term.value, self._classes)}")
+        return self._make_constant(ast.Constant(0), self._classes.index(term.value))
 
     def _match_end(self, node: ast.Call) -> _Term:
+        test = _text_tests.get(node.func.attr) if isinstance(node.func, ast.Attribute) else None
+        if test is None or len(node.args) != 1 or node.keywords:
+            self._refuse_node(node)
         assert isinstance(node.func, ast.Attribute)
-        column = self._want(node.func.value, "text")
-        wanted = self._want(node.args[0], "text")
+        column, wanted = self._want(node.func.value, "text"), self._want(node.args[0], "text")
         if wanted.value is None or column.value is not None:
-            raise self._refuse(
-                node, f"{node.func.attr} is asked of a column, for a text: write it so"
-            )
-        end = wanted.value
-        if node.func.attr == "startswith":
-            return _Term("truth", lambda columns: np.char.startswith(column.evaluate(columns), end))
-        return _Term("truth", lambda columns: np.char.endswith(column.evaluate(columns), end))
+            self._refuse(node, f"{node.func.attr} is asked of a column, for a text: write it so")
+        return _Term("truth", lambda columns: test(column.evaluate(columns), wanted.value))
 
-    def _want(self, node: ast.expr, kind: Kind) -> _Term:
-        term = self._translate(node)
-        if term.kind != kind:
-            raise self._refuse(
-                node, f"this is a {term.kind}, where a {kind} is needed: {_remedies[kind]}"
-            )
-        return term
+
+def _reduce(join: np.ufunc, parts: Sequence[Evaluate]) -> Evaluate:
+    """Join truth values, without an array of all of them."""
+    if len(parts) == 1:
+        return parts[0]
+    return lambda columns: functools.reduce(join, (part(columns) for part in parts))
 
 
 _values_compared = 8
@@ -434,14 +395,6 @@ def _find_in(column: Array, values: list[Any]) -> npt.NDArray[np.bool_]:
     return np.isin(column, values)
 
 
-_remedies: dict[Kind, str] = {
-    "truth": "compare it with something",
-    "number": "use a column of numbers, or a number",
-    "text": "use a column of texts such as key, or a text",
-    "list": "use a column of lists",
-}
-
-
 def _find_dotted(node: ast.expr) -> str | None:
     """Return the name of a part of a struct, such as "meta.score", if the node is one."""
     if isinstance(node, ast.Attribute):
@@ -452,23 +405,15 @@ def _find_dotted(node: ast.expr) -> str | None:
 
 def describe_unknown(name: str, names: Collection[str]) -> str:
     """Describe a name that no column has, those there are, and the nearest."""
-    return (
-        f"there is no column {name!r}{_find_near(name, names)}, but {_listed(names)}: use one of "
-        f"these, or give columns={{{name!r}: array}}"
-    )
+    return f"there is no column {describe_near(name, names)}, or give columns={{{name!r}: array}}"
 
 
-def find_nearest(name: object, names: Collection[Any]) -> str:
-    """Describe the names that there are, and the nearest."""
-    near = _find_near(str(name), [str(known) for known in names])
-    return f"there are {_listed(names)}{near}"
+def describe_near(name: object, names: Collection[Any]) -> str:
+    """Describe a name that is none of these, the nearest of them, and which there are."""
+    return f"{name!r}{suggest(str(name), map(str, names))}: use one of {list_few(names)}"
 
 
-def _find_near(name: str, names: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, names, 1, 0.5)
-    return f" (the nearest is {near[0]!r})" if near else ""
-
-
-def _listed(names: Collection[Any]) -> str:
+def list_few(names: Collection[Any]) -> str:
+    """List names for a message: of many the first."""
     few = [repr(name) for name in list(names)[:20]]
     return ", ".join(few) + (f" and {len(names) - 20:,} more" if len(names) > 20 else "")

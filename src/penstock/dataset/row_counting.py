@@ -16,7 +16,6 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,17 +28,8 @@ from ..ranks.place import Place
 _prelude_bytes = 1024
 
 
-@dataclass(frozen=True)
-class RowTablePlace:
-    """Place of the files with counted rows.
-
-    stem:     path of a file for these data, without an end.
-    identity: of the data; `version` of their files.
-    """
-
-    stem: str
-    identity: str
-    version: str
+RowTablePlace = tuple[str, str, str]
+"""Place of the files with counted rows: a path without an end, identity and version of the data."""
 
 
 class EpochRows:
@@ -137,10 +127,11 @@ class _RowFile:
     """File of the rows of one epoch's windows. Where there is no place for it, it keeps nothing."""
 
     def __init__(self, order: PackedOrder, table: RowTablePlace) -> None:
+        stem, identity, version = table
         about = {
             "rows": 1,
-            "data": table.identity,
-            "version": table.version,
+            "data": identity,
+            "version": version,
             "order": order.algorithm,
             "seed": order.seed,
             "epoch": order.epoch,
@@ -153,11 +144,17 @@ class _RowFile:
         self._key = int.from_bytes(digest.digest(), "little")
         self._windows = order.windows
         self._descriptor = -1
-        path = f"{table.stem}.{digest.hexdigest()}.rows"
+        path = f"{stem}.{digest.hexdigest()}.rows"
         with contextlib.suppress(OSError):
             self._descriptor = _open_file(path, text.ljust(_prelude_bytes), 8 * order.windows)
             weakref.finalize(self, os.close, self._descriptor)
-        self._remove_old(table.stem, path)
+        folder, name = os.path.split(stem)
+        with contextlib.suppress(OSError):  # an epoch has a file: remove the least recent
+            entries = [one for one in os.scandir(folder) if one.name.startswith(f"{name}.")]
+            tables = [one for one in entries if one.name.endswith(".rows") and one.path != path]
+            tables.sort(key=lambda one: one.stat().st_mtime_ns)
+            for old in tables[: -limits.packing_tables_kept]:
+                os.unlink(old.path)
 
     def put(self, window: int, rows: int) -> None:
         """Write the rows of a window."""
@@ -185,17 +182,6 @@ class _RowFile:
         check = hash_words(windows << np.uint64(32) | rows, self._key)
         # Never 0, which is a word that was not written.
         return (check | np.uint64(1 << 32)) & np.uint64(0xFFFFFFFF << 32) | rows
-
-    @staticmethod
-    def _remove_old(stem: str, path: str) -> None:
-        """Remove the least recent files of these data: an epoch has one each."""
-        folder, name = os.path.split(stem)
-        with contextlib.suppress(OSError):
-            entries = [one for one in os.scandir(folder) if one.name.startswith(f"{name}.")]
-            tables = [one for one in entries if one.name.endswith(".rows") and one.path != path]
-            tables.sort(key=lambda one: one.stat().st_mtime_ns)
-            for old in tables[: -limits.packing_tables_kept]:
-                os.unlink(old.path)
 
 
 def _open_file(path: str, prelude: bytes, room: int) -> int:

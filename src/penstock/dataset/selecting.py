@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..arguments import check_whole
+from ..arguments import check_number, check_whole
 from ..engine.threads import ThreadPool
 from ..errors import UsageError
 from ..order.keys import Words, hash_words
 from ..order.order import Order
 from ..order.selection import Bitmap, Subset, allot_words, set_bits
-from .columns import Array, Columns, IndexedSamples, WideTextsError, make_array
+from .columns import Array, Columns, IndexedSamples, WideTextsError, make_array, slice_column
 from .predicate import Predicate
 
 Condition = str | Callable[[Mapping[str, Array]], Any]
@@ -43,25 +43,29 @@ def choose_samples(
     given = {"ids": ids, "mask": mask, "where": where, "fraction": fraction}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
-        raise UsageError(
-            f"select was given {' and '.join(named) or 'nothing'}: give one of ids, mask, where, "
-            "fraction"
-        )
+        shown = " and ".join(named) or "nothing"
+        raise UsageError(f"select was given {shown}: give one of ids, mask, where, fraction")
     if columns is not None and where is None:
         raise UsageError("columns are for where=, which is not given: leave them out")
     count = len(dataset)
     if ids is not None:
         chosen = _choose_ids(ids, count)
     elif mask is not None:
-        chosen = _choose_mask(mask, count, "mask")
+        chosen = _choose_mask("mask", mask, count)
     elif where is not None:
         chosen = _choose_where(where, Columns(dataset, columns), dataset.classes, count)
     else:
-        chosen = _choose_fraction(fraction, seed, count)
+        kept = np.uint64(round(check_number("fraction", fraction, 0, 1, above=True) * count))
+        order = Order(count, seed, purpose="selection")
+
+        def is_kept(start: int, stop: int) -> Array:
+            return order.positions(np.arange(start, stop, dtype=np.uint64)) < kept
+
+        chosen = _pack(count, is_kept)
     if not len(chosen):
         shown = f"{where!r:.300}" if where is not None else f"that {named[0]}"
         raise UsageError(
-            f"{dataset.path}: {shown} selects none of the {count:,} samples: select at least one"
+            f"{dataset.path}: {shown} selects none of the {count:,} samples: change it"
         )
     return chosen
 
@@ -117,22 +121,13 @@ def _choose_ids(ids: Any, count: int) -> Bitmap:
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
             raise UsageError(f"ids is {ids!r:.100}: give sample numbers, or a range of them")
         ids = list(ids)
-    array = make_array("ids", ids)
-    if array.size == 0:
-        array = array.astype(np.uint64)
-    if array.dtype.kind not in "iu" or array.ndim != 1:
-        remedy = "pass it as mask=" if array.dtype.kind == "b" else "give one row of integers"
-        raise UsageError(f"ids are {array.dtype} of shape {array.shape}: {remedy}")
+    array = make_array("ids", ids, "iu")
     wide = array.astype(np.uint64 if array.dtype.kind == "u" else np.int64, copy=False)
     return Bitmap.from_samples(count, np.ascontiguousarray(wide))
 
 
-def _choose_mask(mask: Any, count: int, name: str) -> Bitmap:
-    array = make_array(name, mask)
-    if array.dtype.kind != "b" or array.shape != (count,):
-        raise UsageError(
-            f"{name} is {array.dtype} of shape {array.shape}: give truth values of shape ({count},)"
-        )
+def _choose_mask(name: str, mask: Any, count: int) -> Bitmap:
+    array = make_array(name, mask, "b", count)
     return _pack(count, lambda start, stop: array[start:stop])
 
 
@@ -140,7 +135,7 @@ def _choose_where(
     where: Condition, columns: Columns, classes: tuple[str, ...] | None, count: int
 ) -> Bitmap:
     if callable(where):
-        return _choose_mask(where(columns), count, "what where returned")
+        return _choose_mask("what where returned", where(columns), count)
     if not isinstance(where, str):
         raise UsageError(f"where is {where!r:.100}: give a condition as text, or a function")
     predicate = Predicate(where, columns.kinds, classes)
@@ -166,24 +161,6 @@ def _divide_wide(decide: Callable[[int, int], Array]) -> Callable[[int, int], Ar
     return decide_in_parts
 
 
-def _choose_fraction(fraction: object, seed: int, count: int) -> Bitmap:
-    number = _check_fraction("fraction", fraction)
-    chosen = np.uint64(round(number * count))
-    order = Order(count, seed, purpose="selection")
-
-    def decide(start: int, stop: int) -> npt.NDArray[np.bool_]:
-        return order.positions(np.arange(start, stop, dtype=np.uint64)) < chosen
-
-    return _pack(count, decide)
-
-
-def _check_fraction(name: str, value: object) -> float:
-    is_number = isinstance(value, (int, float, np.integer, np.floating))
-    if not is_number or isinstance(value, bool) or not 0 < float(value) <= 1:  # type: ignore[arg-type]
-        raise UsageError(f"{name} is {value!r}: use a number above 0 and up to 1")
-    return float(value)  # type: ignore[arg-type]
-
-
 # -- parts that do not overlap ---------------------------------------------------------------------
 
 
@@ -195,44 +172,38 @@ def divide_samples(
     columns: Mapping[str, Any] | None,
 ) -> dict[str, Bitmap]:
     """Return the samples of each part, numbered as `dataset[i]`; see `Dataset.split`."""
-    if not isinstance(fractions, Mapping) or not fractions:
-        raise UsageError(f"parts is {fractions!r:.100}: give a dict of fractions by name")
-    if len(fractions) > 256:
-        raise UsageError(f"{len(fractions)} parts: a split has at most 256")
-    shares = [_check_fraction(f"the part {name!r}", part) for name, part in fractions.items()]
-    total = math.fsum(shares)
+    if not isinstance(fractions, Mapping) or not 0 < len(fractions) <= 256:
+        raise UsageError(
+            f"parts is {fractions!r:.100}: give a dict of fractions by name, 256 at most"
+        )
+    shares = [
+        check_number(f"the part {name!r}", part, 0, 1, above=True)
+        for name, part in fractions.items()
+    ]
+    total, count = math.fsum(shares), len(dataset)
     if abs(total - 1) > 1e-9:
         missing = f"; add a part of {1 - total:.6g} for the rest" if total < 1 else ""
         raise UsageError(f"the parts add up to {total:.6g}: they must add up to 1{missing}")
     if columns is not None and by is None:
         raise UsageError("columns are for by=, which is not given: leave them out")
     ends = np.cumsum(np.array(shares) / total)
-    decide = (
-        _divide_by_place(len(dataset), ends, seed)
-        if by is None
-        else _divide_by_value(dataset, Columns(dataset, columns), by, ends, seed)
-    )
-    chosen = dict(zip(fractions, _pack_parts(len(dataset), decide, len(shares)), strict=True))
-    for name, part in chosen.items():
-        if not len(part):
-            values = "" if by is None else f", by the values of {by!r}"
-            raise UsageError(
-                f"{dataset.path}: the part {name!r} of {fractions[name]} has none of the "
-                f"{len(dataset):,} samples{values}: make it larger"
-            )
-    return chosen
-
-
-def _divide_by_place(count: int, ends: npt.NDArray[np.float64], seed: int) -> _Decide:
-    """Divide by the place in a seeded order: part sizes are exact, to within a sample."""
     order = Order(count, seed, purpose="selection")
     bounds = np.rint(ends[:-1] * count).astype(np.uint64)
 
-    def decide(start: int, stop: int) -> npt.NDArray[Any]:
+    def divide_by_place(start: int, stop: int) -> Array:  # exact, to within a sample
         places = order.positions(np.arange(start, stop, dtype=np.uint64))
         return np.searchsorted(bounds, places, side="right")
 
-    return decide
+    decide: _Decide = divide_by_place
+    if by is not None:
+        decide = _divide_by_value(dataset, Columns(dataset, columns), by, ends, seed)
+    chosen = dict(zip(fractions, _pack_parts(count, decide, len(shares)), strict=True))
+    if empty := [name for name, part in chosen.items() if not len(part)]:
+        what = f"the part {empty[0]!r} of {fractions[empty[0]]}"
+        raise UsageError(
+            f"{dataset.path}: {what} has none of the {count:,} samples: make it larger"
+        )
+    return chosen
 
 
 def _divide_by_value(
@@ -245,22 +216,11 @@ def _divide_by_value(
         if columns.kinds.get(by) == "list":
             raise UsageError(f"by is {by!r}, a list of each sample: name a column of one value")
         if by == "key" and dataset.index.counts_over_files:
-            raise UsageError(
-                f"by is 'key', and the keys of {dataset.path} (such as {dataset.index.key(0)!r}) "
-                "count samples over all files: name a column that tells samples apart"
-            )
+            keys = f"keys such as {dataset.index.key(0)!r} count samples over all files"
+            raise UsageError(f"by is 'key', and {keys}: name a column that tells samples apart")
         values = columns.find(by)
     elif callable(by):
-        returned = make_array("what by returned", by(columns))
-        if returned.dtype.kind not in "biufU" or returned.shape != (len(dataset),):
-            raise UsageError(
-                f"what by returned is {returned.dtype} of shape {returned.shape}: return numbers "
-                f"or texts of shape ({len(dataset)},)"
-            )
-
-        def values(start: int, stop: int) -> Array:
-            return returned[start:stop]
-
+        values = slice_column(make_array("what by returned", by(columns), "biufU", len(dataset)))
     else:
         raise UsageError(f"by is {by!r:.100}: give the name of a column, or a function")
 

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
+from ..arguments import check_number
 from ..errors import UsageError
 from ..order.selection import Bitmap
 from ..order.weighted import WeightTable, round_weights
 from .columns import Array, Columns, IndexedSamples, Slice, make_array, slice_column
-from .predicate import find_nearest
+from .predicate import describe_near
 from .saved import allot_array, spill_weights
 
 WeightsOf = Mapping[Any, float] | str | Callable[[Mapping[str, Array]], Any] | npt.ArrayLike
@@ -45,13 +46,7 @@ def read_weights(
         name, weights = "what weights returned", weights(known)
     elif columns is not None:
         raise UsageError("columns are for a column's name or a function: leave them out")
-    array = make_array(name, weights)
-    if array.dtype.kind not in "iuf" or array.shape != (len(dataset),):
-        raise UsageError(
-            f"{name} is {array.dtype} of shape {array.shape}: give numbers of shape "
-            f"({len(dataset)},)"
-        )
-    return slice_column(array)
+    return slice_column(make_array(name, weights, "iuf", len(dataset)))
 
 
 def _weigh_classes(dataset: IndexedSamples, weights: Mapping[Any, float], known: Columns) -> Slice:
@@ -67,20 +62,15 @@ def _weigh_classes(dataset: IndexedSamples, weights: Mapping[Any, float], known:
     names: dict[Any, int] = {label: label for label in present}
     if classes is not None:
         names = {name: number for number, name in enumerate(classes)}
-    unknown = [name for name in weights if name not in names]
-    if unknown:
+    if unknown := [name for name in weights if name not in names]:
         kind = "class" if classes is not None else "label"
-        raise UsageError(
-            f"weights names {unknown[0]!r}, which is no {kind}: {find_nearest(unknown[0], names)}"
-        )
+        raise UsageError(f"weights: there is no {kind} {describe_near(unknown[0], names)}")
     given = {names[name]: weight for name, weight in weights.items()}
     missing = [name for name, label in names.items() if label in present and label not in given]
     if missing:
         raise UsageError(f"weights has none for {missing[0]!r}: give each class one, perhaps 0")
     for name, weight in weights.items():
-        is_number = isinstance(weight, int | float | np.integer | np.floating)
-        if isinstance(weight, bool) or not is_number or not 0 <= weight < float("inf"):
-            raise UsageError(f"the weight of {name!r} is {weight!r}: use a finite number from 0 on")
+        check_number(f"the weight of {name!r}", weight)
     values = np.array([float(given[label]) for label in present])
     table = np.array(present)
     return lambda start, stop: values[np.searchsorted(table, labels(start, stop))]
@@ -122,10 +112,8 @@ def _fill_table(
     count: int, fill: Callable[[npt.NDArray[np.uint32]], None], folder: str
 ) -> WeightTable:
     if not 1 <= count <= limits.weights_count_max:
-        raise UsageError(
-            f"the dataset has {count:,} samples, and weights are for {limits.weights_count_max:,}: "
-            "weigh selections of it"
-        )
+        most = limits.weights_count_max
+        raise UsageError(f"weights are for {most:,} samples, not {count:,}: weigh selections")
     weights = allot_array(count, np.uint32, folder, limits.weights_samples_inline_max)
     fill(weights)
     return WeightTable.from_integers(weights)
