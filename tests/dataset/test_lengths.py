@@ -21,8 +21,9 @@ import pytest
 
 import penstock
 from penstock import limits
-from penstock.dataset import length_rules, measure_lengths, measuring
-from penstock.dataset.length_rules import measure_duration
+from penstock.dataset import lengths as length_rules
+from penstock.dataset import measure_lengths, measuring
+from penstock.dataset.lengths import measure_duration
 from penstock.errors import DataError, FormatError, MissingError, SidecarError, UsageError
 from tests.command import run as run_command
 from tests.warm import run

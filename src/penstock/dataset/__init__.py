@@ -13,23 +13,22 @@ from typing import TYPE_CHECKING
 from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
-    from .bucketing import Buckets as Buckets
     from .dataset import Dataset as Dataset
     from .dataset import open as open
     from .fields import Ragged as Ragged
     from .measuring import measure_lengths as measure_lengths
     from .mixing import curriculum as curriculum
     from .mixing import mix as mix
+    from .packing import Buckets as Buckets
     from .packing import pack as pack
 else:
     __all__, __getattr__ = hand_out(
         __name__,
         {
-            "bucketing": "Buckets",
             "dataset": "Dataset open",
             "fields": "Ragged",
             "measuring": "measure_lengths",
             "mixing": "curriculum mix",
-            "packing": "pack",
+            "packing": "Buckets pack",
         },
     )

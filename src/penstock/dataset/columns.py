@@ -21,7 +21,7 @@ from ..order.selection import Subset
 from ..plan.batch_layout import Ids
 from .lengths import count_bytes
 from .predicate import ENDS_IN_NUL, Kind, describe_unknown
-from .reading import FieldReader
+from .sample import FieldReader
 
 Array = npt.NDArray[Any]
 Slice = Callable[[int, int], Array]

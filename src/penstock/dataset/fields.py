@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +90,12 @@ class Ragged:
         return f"Ragged({len(self)} rows, {self.nbytes:,} bytes)"
 
 
+def describe_row(index: Index, planned: StepPlan, row: int, number: int = 0) -> str:
+    """Describe a row of a step: its sample, and the place of its bytes in a field."""
+    sample = int(planned.ids[row]) if len(planned.ids) else 0
+    return f"step {planned.step}, sample {sample:,}: {index.where(sample, number)}"
+
+
 def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
     """Build the arrays of a batch: views of the step's buffer, or rows decompressed from it.
 
@@ -105,11 +111,8 @@ def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, A
                 rows = _decompress_field(index, number, planned, places, buffer)
                 fields[part.name] = _make_ragged(part, *rows) if isinstance(rows, tuple) else rows
         except NestedError as error:
-            sample = int(planned.ids[error.row])
-            raise FormatError(
-                f"step {planned.step}, sample {sample:,}: {index.where(sample, number)}: field "
-                f"{part.name!r} is no nested list ({error}): the file is damaged or has changed"
-            ) from None
+            where = f"{describe_row(index, planned, error.row, number)}: field {part.name!r}"
+            raise FormatError(f"{where} is no nested list ({error}): restore the file") from None
     if index.has_derived_fields:
         fields = _derive_fields(index, planned, fields)
     if planned.labels is not None:
@@ -123,12 +126,9 @@ def _derive_fields(index: Index, planned: StepPlan, fields: dict[str, Any]) -> d
     if (sums := fields.pop(SUMS_FIELD, None)) is not None:
         damaged = find_damaged(fields[index.fields[0].name], sums.tolist())
         if damaged is not None:
-            sample = int(planned.ids[damaged])
-            raise FormatError(
-                f"step {planned.step}, sample {sample:,}: {index.where(sample)}: the bytes do not "
-                f"have the checksum {sums[damaged]:#010x}: restore the file (or the cache's disk) "
-                "from a good copy"
-            )
+            where = describe_row(index, planned, damaged)
+            fault = f"the bytes do not have the checksum {sums[damaged]:#010x}"
+            raise FormatError(f"{where}: {fault}: restore the file, or the cache's disk")
     for part in index.fields:
         if part.vocabulary and part.name in fields:
             check_vocabulary(index, part, fields[part.name], planned.ids, planned.step)
@@ -170,13 +170,11 @@ def check_vocabulary(
     position = place - first * math.prod(values.shape[1:])
     position += 0 if starts is None else int(starts[row])
     sample = int(samples[row])
-    number = index.fields.index(part)
-    raise FormatError(
-        f"step {step}, sample {sample:,} ({index.key(sample)}): {index.where(sample, number)}: "
-        f"field {part.name!r} has the token {int(values.reshape(-1)[place])} at position "
-        f"{position:,}, beyond the vocabulary of {part.vocabulary:,} tokens: correct vocabulary=, "
-        "dtype= or header_bytes="
-    )
+    where = f"{index.where(sample, index.fields.index(part))}: field {part.name!r}"
+    where = f"step {step}, sample {sample:,} ({index.key(sample)}): {where}"
+    token, most = int(values.reshape(-1)[place]), f"the vocabulary of {part.vocabulary:,} tokens"
+    fault = f"has the token {token} at position {position:,}, beyond {most}"
+    raise FormatError(f"{where} {fault}: correct vocabulary=, dtype= or header_bytes=")
 
 
 def _convert_rows(rows: Any, dtype: np.dtype[Any]) -> Any:
@@ -215,14 +213,10 @@ def _read_texts(
             text = row.tobytes().decode()
             texts.append(json.loads(text) if part.text == "json" else text)
         except (ValueError, RecursionError) as error:
-            sample = int(planned.ids[len(texts)])
-            number = [one.name for one in index.fields].index(part.name)
-            what = "JSON" if part.text == "json" else "UTF-8"
-            raise FormatError(
-                f"step {planned.step}, sample {sample:,} ({index.key(sample)}): "
-                f"{index.where(sample, number)}: field {part.name!r} is no {what} ({error}), it "
-                f"begins with {row[:40].tobytes()!r}: mend it, or open the data without the field"
-            ) from None
+            number = [field.name for field in index.fields].index(part.name)
+            where = f"{describe_row(index, planned, len(texts), number)}: field {part.name!r}"
+            what = f"no {'JSON' if part.text == 'json' else 'UTF-8'} ({error})"
+            raise FormatError(f"{where} is {what}: {row[:40].tobytes()!r}: repair it") from None
     return texts
 
 
@@ -267,23 +261,6 @@ _Rows = npt.NDArray[Any] | Sequence[Any]
 """Samples of a field: one array if they have a shape, else the bytes of each."""
 
 
-class _Origin(NamedTuple):
-    """Origin of a step's bytes, for messages."""
-
-    data: Index
-    number: int
-    planned: StepPlan
-
-    def describe(self) -> str:
-        """Return the step and the name of the field."""
-        return f"step {self.planned.step}, field {self.data.fields[self.number].name!r}"
-
-    def locate(self, row: int) -> str:
-        """Return the place of the sample of this row of the step."""
-        ids = self.planned.ids
-        return self.data.where(int(ids[row]) if len(ids) else 0, self.number)
-
-
 def _decompress_field(
     index: Index, number: int, planned: StepPlan, places: FieldChunks, buffer: Buffer
 ) -> npt.NDArray[Any] | tuple[npt.NDArray[np.uint8], Int]:
@@ -291,29 +268,33 @@ def _decompress_field(
 
     FormatError if a chunk is damaged; LimitError if there is no memory for what it holds.
     """
-    origin = _Origin(index, number, planned)
     part, layout = index.fields[number], index.layouts[number]
-    fields = layout.fields if isinstance(layout, JointChunks) else (part,)
+
+    def locate(row: int) -> str:
+        return f"{describe_row(index, planned, row, number)}: field {part.name!r}"
+
     try:
         if isinstance(layout, JointChunks):
-            return _decompress_parts(origin, layout, places, buffer)
+            return _decompress_parts(part, layout, places, buffer, locate)
         assert isinstance(layout, Chunked)
-        rows = _decode_rows(part, layout, places, buffer, origin, np.arange(len(places.row)))
+        rows = _decode_rows(part, layout, places, buffer, locate, np.arange(len(places.row)))
         return rows if isinstance(rows, np.ndarray) else _join_rows(rows)
     except MemoryError:
         pass  # raised below, where its frames and their memory are gone
+    fields = layout.fields if isinstance(layout, JointChunks) else (part,)
     used = ", ".join(sorted({field.codec.name for field in fields if field.codec is not None}))
-    raise LimitError(
-        f"{origin.describe()}: no memory to decode {len(places.number):,} chunks ({used}): lower "
-        "batch_size"
-    )
+    chunks = f"{len(places.number):,} chunks ({used})"
+    raise LimitError(f"{locate(0)}: no memory to decode {chunks}: lower batch_size")
 
 
 def _decompress_parts(
-    origin: _Origin, layout: JointChunks, places: FieldChunks, buffer: Buffer
+    part: Field,
+    layout: JointChunks,
+    places: FieldChunks,
+    buffer: Buffer,
+    locate: Callable[[int], str],
 ) -> npt.NDArray[Any] | tuple[npt.NDArray[np.uint8], Int]:
     """Decompress a field of a mixture, each dataset's share by itself."""
-    part = origin.data.fields[origin.number]
     shaped = None if part.shape is None else np.empty((len(places.row), *part.shape), part.dtype)
     ragged: list[Any] = [b""] * len(places.row)
     first_unit = layout.chunks.first
@@ -328,9 +309,16 @@ def _decompress_parts(
         )
         field, part_layout = layout.fields[source], layout.parts[source]
         if isinstance(part_layout, Chunked):
-            rows = _decode_rows(field, part_layout, share, buffer, origin, at)
-        else:
-            rows = _view_rows(field, share, buffer, has_shape=shaped is not None)
+            rows = _decode_rows(field, part_layout, share, buffer, locate, at)
+        else:  # not compressed: each sample is a chunk
+            bounds = share.bounds + share.base
+            flat = buffer[bounds[0] : bounds[-1]]
+            if shaped is not None:
+                shape = len(share.number), *shaped.shape[1:]
+                rows = flat.view(field.dtype).reshape(shape)[share.chunk]
+            else:
+                ends = zip(bounds[share.chunk], bounds[share.chunk + 1], strict=True)
+                rows = [buffer[start:end].data for start, end in ends]
         if shaped is not None:
             shaped[at] = rows
             continue
@@ -344,12 +332,13 @@ def _decode_rows(
     layout: Chunked,
     places: FieldChunks,
     buffer: Buffer,
-    origin: _Origin,
+    locate: Callable[[int], str],
     at: Int,
 ) -> _Rows:
     """Decode the samples of the chunks of one dataset.
 
-    at:  row in the step of each of these samples, for messages.
+    locate:  describes a row of the step, for messages.
+    at:      row in the step of each of these samples.
     """
     assert part.codec is not None
     extents, pieces = layout.pieces(places.number)
@@ -387,31 +376,12 @@ def _decode_rows(
         return stack
     except codecs.NullRow as error:
         row = int(at[np.argmax(places.number[places.chunk] == error.chunk)])
-        sample = int(layout.first[error.chunk]) + error.row
-        raise FormatError(
-            f"{origin.describe()}: {origin.locate(row)}: row {error.row} there, which is sample "
-            f"{sample:,} of the data: {error}"
-        ) from None
+        what = f"row {error.row}, sample {int(layout.first[error.chunk]) + error.row:,} of the data"
+        raise FormatError(f"{locate(row)}: {what}: {error}") from None
     except ValueError as error:
-        raise FormatError(
-            f"{origin.describe()}: {origin.locate(int(at[0]))} or another chunk of this step "
-            f"cannot be decoded as {part.codec.name}: {error}: the file is damaged or has changed"
-        ) from None
-
-
-def _view_rows(part: Field, places: FieldChunks, buffer: Buffer, has_shape: bool) -> _Rows:
-    """View the samples of a dataset of a mixture that are not compressed, each a chunk for itself.
-
-    has_shape:  False for the bytes of each.
-    """
-    bounds = places.bounds + places.base
-    if not has_shape:
-        at = places.chunk
-        ends = zip(bounds[at].tolist(), bounds[at + 1].tolist(), strict=True)
-        return [buffer[start:end].data for start, end in ends]
-    assert part.shape is not None
-    flat = buffer[bounds[0] : bounds[-1]].view(part.dtype)
-    return flat.reshape(len(places.number), *part.shape)[places.chunk]
+        where = f"{locate(int(at[0]))}, or another chunk of this step"
+        fault = f"cannot be decoded as {part.codec.name}: {error}"
+        raise FormatError(f"{where}, {fault}: the file is damaged or has changed") from None
 
 
 def _cut_bytes(rows: _Rows, part: Field, dtype: np.dtype[Any]) -> Sequence[Any]:

@@ -29,26 +29,23 @@ from ..index.sidecar import choose_saved_path, write_sidecar
 from ..index.table import Index
 from .dataset import Dataset
 from .fields import build_fields
-from .length_rules import (
+from .lengths import (
+    LENGTHS,
     Duration,
     ListLength,
     Measure,
     Rule,
+    SavedLengths,
     TokenCounter,
     choose_measure,
-    describe_rule,
-)
-from .lengths import (
-    LENGTHS,
-    SavedLengths,
     count_bytes,
     count_numbers,
     describe_made,
+    describe_rule,
     find_counted,
     load_lengths,
 )
-from .reading import FieldReader
-from .sample import open_samples
+from .sample import FieldReader, open_samples
 from .saved import allot_array
 
 _prelude_bytes = 4096

@@ -113,7 +113,7 @@ def _divide(weights: Weights, means: Sequence[float]) -> list[Any]:
     """Divide weights by mean lengths; `divide_slots` refuses values that are no numbers."""
     return [
         weight / mean
-        if isinstance(weight, int | float | np.number) and weight is not True
+        if isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
         else weight
         for weight, mean in zip(weights, means, strict=True)
     ]
@@ -153,9 +153,11 @@ def _check_per_dataset(
 
 def _check_pairs(name: str, pairs: Any, form: str) -> list[tuple[Any, Any]]:
     """Return the pairs of a list; `form` is of one, for messages."""
-    is_list = isinstance(pairs, Sequence) and len(pairs) > 0
-    if not is_list or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+    if not isinstance(pairs, Sequence) or not pairs:
         raise UsageError(f"{name} is {pairs!r:.100}: give a list of {form}")
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise UsageError(f"{name} has {pair!r}: give {form}")
     return [(first, second) for first, second in pairs]
 
 

@@ -23,8 +23,7 @@ import numpy as np
 from .. import limits
 from ..budget import Budget
 from ..dataset.dataset import Dataset
-from ..dataset.reading import choose_gap
-from ..dataset.sample import Decode
+from ..dataset.sample import Decode, choose_gap
 from ..engine.host import ProbeResult, measure_copying
 from ..engine.open import is_url, open_engine
 from ..engine.page_cache import drop_extents

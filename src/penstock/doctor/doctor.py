@@ -21,8 +21,7 @@ from .. import __version__, limits
 from ..arguments import check_path, suggest_path
 from ..budget import Budget
 from ..dataset.dataset import Dataset
-from ..dataset.reading import choose_gap
-from ..dataset.sample import Decode
+from ..dataset.sample import Decode, choose_gap
 from ..engine.host import Machine, Mount, find_mount, read_machine, readahead_bytes
 from ..engine.open import is_url, open_engine
 from ..engine.page_cache import Residency, measure_residency

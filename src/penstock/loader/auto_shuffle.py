@@ -18,7 +18,7 @@ import numpy as np
 
 from ..budget import Budget
 from ..dataset.dataset import Dataset
-from ..dataset.reading import choose_gap
+from ..dataset.sample import choose_gap
 from ..engine.host import ProbeResult
 from ..engine.open import open_engine
 from ..errors import UsageError

@@ -9,8 +9,7 @@ from typing import Any, NoReturn
 from .. import limits
 from ..budget import Budget
 from ..dataset.fields import Ragged, build_fields
-from ..dataset.reading import FieldReader
-from ..dataset.sample import Decode, can_take_views, open_samples
+from ..dataset.sample import Decode, FieldReader, can_take_views, open_samples
 from ..engine.protocol import ReadMethod
 from ..index.table import Index
 from ..order.order import Marks

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from .. import limits
 from ..arguments import Path, check_whole
 from ..budget import Budget
-from ..dataset.bucketing import Buckets, bucket_orders, check_batch_tokens
 from ..dataset.dataset import Dataset
-from ..dataset.reading import choose_gap, share_memory
-from ..dataset.sample import Decode
+from ..dataset.packing import Buckets, bucket_orders, check_batch_tokens
+from ..dataset.sample import Decode, choose_gap, share_memory
 from ..dataset.weighing import WeightsOf
 from ..engine.native import Arena
 from ..engine.open import open_engine

@@ -37,8 +37,8 @@ from .reweighing import Reweighing, WeightsRecord
 class StepSampler:
     """Sampler that deals the samples of `order` to steps and ranks.
 
-    choice:            decides the order at first use, unless a resumed state does; `order` then only
-                       gives its length.
+    choice:            decides the order at first use, unless a resumed state does; of `order` only
+                       the length is used then.
     batch_size:        samples of one rank in a step; or
     global_batch_size: samples of all ranks in a step.
     drop_last, pad:    treatment of the last step, see `Steps`.

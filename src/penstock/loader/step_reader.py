@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..dataset.reading import describe_failure
+from ..dataset.sample import describe_failure
 from ..engine import threads
 from ..engine.native import Arena
 from ..engine.protocol import Buffer, Engine, Failure, ReadingEngine
@@ -220,6 +220,9 @@ poll_ns = 100_000_000
 """Time in which Ctrl-C, a passed deadline or a changed lease is noticed while storage is read."""
 
 
+_nobody: tuple[Callable[[], StepReader | None], Any] = (lambda: None, None)
+
+
 class TicketRouter:
     """Router of one engine's reports to the readers that wait for them.
 
@@ -281,7 +284,7 @@ class TicketRouter:
             with self.lock:
                 for ticket, failures in completions:
                     # Tickets from before an interrupt belong to nobody.
-                    find_reader, key = self.tickets.pop(ticket, (lambda: None, None))
+                    find_reader, key = self.tickets.pop(ticket, _nobody)
                     if (reader := find_reader()) is not None:
                         reader.report(key, failures)
         except BaseException:

@@ -27,8 +27,8 @@ import torch
 
 from ..arguments import Path
 from ..budget import Budget
-from ..dataset.bucketing import Buckets
 from ..dataset.dataset import Dataset
+from ..dataset.packing import Buckets
 from ..dataset.sample import Decode
 from ..dataset.weighing import WeightsOf
 from ..errors import UsageError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch.utils.data import Sampler, SequentialSampler
 
 from ..budget import Budget
-from ..dataset.bucketing import Buckets, bucket_orders, check_batch_tokens
 from ..dataset.dataset import Dataset
+from ..dataset.packing import Buckets, bucket_orders, check_batch_tokens
 from ..errors import UsageError
 from ..loader.auto_shuffle import AutoShuffle
 from ..loader.balancing import Balanced, balance_costs, name_assignment
