@@ -17,7 +17,7 @@ from penstock_sim.schedule import (
     plan_periodic,
     simulate,
 )
-from penstock_sim.schedule.jobs import require_jobs, require_objective
+from penstock_sim.schedule.periodic import require_jobs, require_objective
 
 _worth = 1e-3
 """Part by which a pattern must be better: it is for jobs as given, a rule follows them."""

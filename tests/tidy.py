@@ -94,7 +94,7 @@ BUDGETS = {
     "loader": 6_324,
     "order": 2_746,
     "penstock_bench": 12_768,
-    "penstock_sim": 7_259,
+    "penstock_sim": 6_977,
     "plan": 3_308,
     "ranks": 599,
     "sharing": 3_847,

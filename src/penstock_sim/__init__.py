@@ -35,17 +35,16 @@ if TYPE_CHECKING:
     from .scenario import Policy as Policy
     from .scenario import Result as Result
     from .scenario import Scenario as Scenario
-    from .scenario import explain_error as explain_error
     from .scenario import list_scenarios as list_scenarios
     from .scenario import load_scenario as load_scenario
     from .scenario import parse_mapping as parse_mapping
     from .scenario import parse_scenario as parse_scenario
-    from .simulation import Model as Model
-    from .simulation import simulate as simulate
     from .sizing import Prices as Prices
     from .sizing import Range as Range
     from .sweep import KEYS as KEYS
+    from .sweep import Model as Model
     from .sweep import data_mb as data_mb
+    from .sweep import simulate as simulate
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -58,11 +57,10 @@ else:
             "record": "record",
             "report": "report",
             "scenario": (
-                "POLICIES Policy Result SAMPLED SOURCES Scenario explain_error list_scenarios "
-                "load_scenario parse_mapping parse_scenario"
+                "POLICIES Policy Result SAMPLED SOURCES Scenario list_scenarios load_scenario "
+                "parse_mapping parse_scenario"
             ),
-            "simulation": "Model simulate",
             "sizing": "Prices Range sizing",
-            "sweep": "KEYS data_mb sweep",
+            "sweep": "KEYS Model data_mb simulate sweep",
         },
     )

@@ -18,8 +18,7 @@ import yaml
 from penstock.errors import UsageError
 
 from . import fluid_model
-from .closed_forms import import_scipy
-from .devices import Floats
+from .closed_forms import Floats, import_scipy
 from .policies import NodeTraffic
 from .record import EpochRecord, LiveRun
 from .scenario import Policy, Scenario

@@ -37,7 +37,7 @@ import numpy.typing as npt
 from penstock.errors import UsageError
 from penstock.extent import Int
 
-from .devices import Floats
+Floats = npt.NDArray[np.float64]
 
 
 def import_scipy(module: str) -> Any:

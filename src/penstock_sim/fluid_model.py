@@ -14,10 +14,9 @@ import numpy as np
 from penstock.arguments import check_choice
 from penstock.errors import UsageError
 
-from . import _kernels, frequency, importance, policies
-from .devices import Floats, divide_rates, interpolate_rates
+from . import _kernels, contention, frequency, importance, policies
+from .closed_forms import Floats
 from .importance import Value, fedcase
-from .networks import contention
 from .policies import NodeTraffic
 from .scenario import SAMPLED, SOURCES, ImportanceSampling, Policy, Result, Scenario
 from .workload import BYTES, Ints, SimulatedWorkload
@@ -56,7 +55,7 @@ def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
     epochs = scenario.training.epochs
     notes: dict[str, Any] = {}
     if policy == "lower_bound":
-        need = _sum_needed(workload)
+        need = policies.staging(workload).need  # strided
         ends, setup = bound_epochs(workload, need), 0
         moved = np.zeros((epochs, len(SOURCES)))
     else:
@@ -70,7 +69,12 @@ def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
                 "epoch uses every sample once; give sampling.kind importance, or use fixed owners, "
                 "such as penstock's"
             )
-        left = _find_remaining(scenario, traffic)
+        reads = (traffic.ring, traffic.demand, traffic.ahead)
+        left = contention.find_remaining(
+            scenario,
+            peers=bool(traffic.received.any()),
+            storage=any(amounts.any() for amounts in reads),
+        )
         times = run_traffic(scenario, traffic, left)
         setup = int(times[0]) if traffic.setup else 0
         ends = times[traffic.setup :].reshape(epochs, -1)[:, -1]
@@ -83,12 +87,6 @@ def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
     return Result(scenario.name, policy, "corrected", *times_s, moved, notes)
 
 
-def _find_remaining(scenario: Scenario, traffic: NodeTraffic) -> contention.RemainingBandwidth:
-    """Find the bandwidth that the network leaves for the links that this traffic uses."""
-    storage = any(amounts.any() for amounts in (traffic.ring, traffic.demand, traffic.ahead))
-    return contention.find_remaining(scenario, peers=bool(traffic.received.any()), storage=storage)
-
-
 def run_traffic(
     scenario: Scenario, traffic: NodeTraffic, left: contention.RemainingBandwidth = contention.ALL
 ) -> Ints:
@@ -98,7 +96,9 @@ def run_traffic(
     window = int(system.staging.capacity_mb * BYTES) if traffic.staged else 0
     if traffic.staged:
         check_staging(scenario, int(traffic.need.max()))
-    tiers = [float(interpolate_rates(tier.read_mb_s, tier.threads)) for tier in system.tiers]
+    empty = np.empty(0, np.int64)  # stands for amounts that are 0 everywhere
+    names = ("ring", "demand", "ahead", "tiers", "sent", "received")
+    flows = [(name, getattr(traffic, name)) for name in names]
     ends: Ints = _kernels.run_fluid(
         nodes=nodes,
         window=window if traffic.known else 0,
@@ -110,17 +110,10 @@ def run_traffic(
         compute=training.compute_mb_s * _bytes_per_ns,
         stage=stage_mb_s(scenario, traffic.staged) * _bytes_per_ns,
         link=system.network_mb_s * left.peers * _bytes_per_ns,
-        storage_shares=divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
-        * left.storage
-        * _bytes_per_ns,
-        tier_rates=np.array(tiers) * _bytes_per_ns,
+        storage_shares=system.storage.shares(nodes) * left.storage * _bytes_per_ns,
+        tier_rates=np.array([tier.rate_mb_s for tier in system.tiers]) * _bytes_per_ns,
         need=traffic.need.reshape(-1),
-        ring=_empty_if_zero(traffic.ring),
-        demand=_empty_if_zero(traffic.demand),
-        ahead=_empty_if_zero(traffic.ahead),
-        tiers=_empty_if_zero(traffic.tiers),
-        sent=_empty_if_zero(traffic.sent),
-        received=_empty_if_zero(traffic.received),
+        **{name: amounts.reshape(-1) if amounts.any() else empty for name, amounts in flows},
     )
     return ends
 
@@ -139,31 +132,12 @@ def _overhead_ns(scenario: Scenario) -> int:
     return round(scenario.training.step_overhead_s * 1e9)
 
 
-def _empty_if_zero(amounts: Ints) -> Ints:
-    return amounts.reshape(-1) if amounts.any() else np.empty(0, np.int64)
-
-
 def stage_mb_s(scenario: Scenario, staged: bool = True) -> float:
     """Rate at which a node decodes and stores, MB/s, with all its staging threads or with one."""
     staging = scenario.system.staging
     threads = staging.threads if staged else 1
-    together = (
-        float(interpolate_rates(staging.read_mb_s, staging.threads)) / staging.threads * threads
-    )
+    together = staging.rate_mb_s / staging.threads * threads
     return min(scenario.training.preprocess_mb_s * threads, together)
-
-
-def _sum_needed(workload: SimulatedWorkload) -> Ints:
-    """Bytes that each node processes in each step, dealt strided: int64 (steps, nodes)."""
-    training = workload.scenario.training
-    by_node = np.argsort(workload.strided, kind="stable")
-    parts = [
-        workload.sizes[window.samples[:, by_node]]
-        .reshape(len(window.samples), training.nodes, -1)
-        .sum(axis=2)
-        for window in workload.windows()
-    ]
-    return np.concatenate(parts)
 
 
 def _time_computing(scenario: Scenario, need: Ints) -> Ints:
@@ -202,12 +176,7 @@ def bound_epochs(workload: SimulatedWorkload, need: Ints) -> Ints:
     room *= training.nodes * BYTES
     read = np.cumsum(np.append(used[0], np.maximum(0, used[1:] - room)))
     clients = np.arange(1, training.nodes + 1)
-    best = float(
-        (
-            divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, training.nodes)
-            * clients
-        ).max()
-    )
+    best = float((system.storage.shares(training.nodes) * clients).max())
     by_storage = read / (best * _bytes_per_ns)
     staged = need.reshape(training.epochs, -1, training.nodes).sum(axis=1).cumsum(axis=0)
     by_staging = staged.max(axis=1) / (stage_mb_s(scenario, staged=True) * _bytes_per_ns)

@@ -38,7 +38,7 @@ from penstock.errors import UsageError
 from penstock.extent import Int
 from penstock.plan import count_fitting
 
-from .devices import Floats
+from .closed_forms import Floats
 from .policies import NodeTraffic
 from .scenario import ImportanceSampling
 from .workload import BYTES, Ints, SimulatedWorkload
@@ -111,13 +111,8 @@ class SampleCache(Protocol):
         ...
 
 
-class ValueCache:
-    """A cache of up to `room` samples: the samples of highest value among all seen.
-
-    A miss is admitted while there is room; then only in place of the least valuable sample, if its
-    own value is higher. Of equal values the one that came first stays. All hits of a batch are
-    decided first, and its misses are admitted after it, in their order: O(room log room).
-    """
+class FirstSeenCache:
+    """A cache that keeps the first `room` samples it sees, for good: a fixed division."""
 
     def __init__(self, room: int) -> None:
         check_whole("room", room)
@@ -125,15 +120,30 @@ class ValueCache:
         self._kept: Int = np.empty(0, np.int64)  # by arrival
 
     def serve(self, ids: Int, values: Floats) -> Bool:
-        """See `SampleCache`."""
-        found, first = _find_hits(np.isin(ids, self._kept), ids)
-        seen = np.concatenate([self._kept, ids[first & ~found]])
-        if len(seen) > self._room:
-            # Admitting one by one, and the last of the least always going, leaves the best.
-            best = np.lexsort((np.arange(len(seen)), -values[seen]))[: self._room]
-            seen = seen[np.sort(best)]
-        self._kept = seen
-        return found
+        """See `SampleCache`. All hits of a batch are decided first; its misses are admitted after
+        it, in their order."""
+        is_first = np.zeros(len(ids), bool)
+        is_first[np.unique(ids, return_index=True)[1]] = True
+        is_hit = np.isin(ids, self._kept) | ~is_first
+        self._kept = self._choose(np.concatenate([self._kept, ids[~is_hit]]), values)
+        return is_hit
+
+    def _choose(self, seen: Int, values: Floats) -> Int:
+        """Choose what to keep of samples by arrival."""
+        return seen[: self._room]
+
+
+class ValueCache(FirstSeenCache):
+    """A cache of up to `room` samples: the samples of highest value among all seen.
+
+    A miss is admitted while there is room; then only in place of the least valuable sample, if its
+    own value is higher. Of equal values the one that came first stays. O(room log room).
+    """
+
+    def _choose(self, seen: Int, values: Floats) -> Int:
+        # Admitting one by one, and the last of the least always going, leaves the best.
+        best = np.lexsort((np.arange(len(seen)), -values[seen]))[: self._room]
+        return seen[np.sort(best)]
 
 
 class RecentCache:
@@ -154,29 +164,6 @@ class RecentCache:
             if len(self._kept) > self._room:
                 self._kept.popitem(last=False)
         return found
-
-
-class FirstSeenCache:
-    """A cache that keeps the first `room` samples it sees, for good: a fixed division."""
-
-    def __init__(self, room: int) -> None:
-        check_whole("room", room)
-        self._room = room
-        self._kept: Int = np.empty(0, np.int64)
-
-    def serve(self, ids: Int, values: Floats) -> Bool:
-        """See `SampleCache`."""
-        found, first = _find_hits(np.isin(ids, self._kept), ids)
-        free = self._room - len(self._kept)
-        self._kept = np.concatenate([self._kept, ids[first & ~found][:free]])
-        return found
-
-
-def _find_hits(kept: Bool, ids: Int) -> tuple[Bool, Bool]:
-    """Return which samples of a batch need no read, and which occur in it for the first time."""
-    first = np.zeros(len(ids), bool)
-    first[np.unique(ids, return_index=True)[1]] = True
-    return kept | ~first, first
 
 
 Loss = Callable[[Int, Int], Floats]
@@ -286,11 +273,9 @@ def replay(
     )
 
 
-CACHES: dict[str, type[ValueCache] | type[RecentCache] | type[FirstSeenCache]] = {
-    "by_value": ValueCache,
-    "recent": RecentCache,
-    "fixed": FirstSeenCache,
-}
+CACHES: dict[str, Callable[[int], SampleCache]] = {
+    "by_value": ValueCache, "recent": RecentCache, "fixed": FirstSeenCache
+}  # fmt: skip
 
 
 def sample_traffic(
@@ -303,11 +288,9 @@ def sample_traffic(
     """
     scenario = workload.scenario
     nodes, rows = scenario.training.nodes, workload.steps
-    caches = (
-        [CACHES[policy](count_room(workload, policy)) for _ in range(nodes)]
-        if policy in CACHES
-        else []
-    )
+    caches: list[SampleCache] = []
+    if policy in CACHES:
+        caches = [CACHES[policy](count_room(workload, policy)) for _ in range(nodes)]
     flows = NodeTraffic.empty(scenario, staged=bool(caches), known=False)
     kept = _CountedCaches(workload, caches, flows)
     stream = draw_batches(

@@ -8,7 +8,7 @@ model without them is `fluid_model`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +17,8 @@ import numpy.typing as npt
 from penstock.errors import UsageError
 
 from ._kernels import run_parity
-from .devices import Floats, divide_rates, interpolate_rates
+from .closed_forms import Floats
+from .policies import require_memory, require_second_tier
 from .scenario import EpochSampling, IdealSpec, Result, Scenario
 
 Ints = npt.NDArray[np.int64]
@@ -72,23 +73,20 @@ class _Rule:
     ids: Ints | None = None
 
 
-@dataclass(frozen=True)
 class _Cluster:
-    """The scenario's rates, as the published simulator uses them."""
+    """The scenario's rates, as the published simulator uses them.
 
-    scenario: Scenario
-    storage: Floats = field(init=False)  # of each client
-    classes: Floats = field(init=False)  # of all threads of a class together: fault 2
-    staging: float = field(init=False)  # of one thread
+    storage:  of each client.
+    classes:  of all threads of a class together: fault 2.
+    staging:  of one thread.
+    """
 
-    def __post_init__(self) -> None:
-        system, nodes = self.scenario.system, self.scenario.training.nodes
-        storage = divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
-        object.__setattr__(self, "storage", storage)
-        rates = [float(interpolate_rates(tier.read_mb_s, tier.threads)) for tier in system.tiers]
-        object.__setattr__(self, "classes", np.array(rates))
-        together = float(interpolate_rates(system.staging.read_mb_s, system.staging.threads))
-        object.__setattr__(self, "staging", together / system.staging.threads)
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        system, nodes = scenario.system, scenario.training.nodes
+        self.storage = system.storage.shares(nodes)
+        self.classes = np.array([tier.rate_mb_s for tier in system.tiers])
+        self.staging = system.staging.rate_mb_s / system.staging.threads
 
     def reads(self, sizes: Floats, rate: float) -> Floats:
         """Seconds of reads of these sizes: fetching, then decoding or storing."""
@@ -144,11 +142,9 @@ def simulate(scenario: Scenario, policy: str) -> Result:
         "sampling": not isinstance(scenario.sampling, EpochSampling),
         "system.network": not isinstance(scenario.system.network, IdealSpec),
     }
-    if any(unknown.values()):
-        raise UsageError(
-            f"{scenario.name} has {', '.join(key for key, has in unknown.items() if has)}, which "
-            "the published simulator does not support: leave it out, or use model='corrected'"
-        )
+    scenario.refuse_other_parts(
+        unknown, "the published simulator does not support: leave it out, or use model='corrected'"
+    )
     stream, cluster = draw_stream(scenario), _Cluster(scenario)
     rule = RULES[policy](cluster, stream)
     barriers, reads, megabytes = _run(cluster, stream, rule)
@@ -302,19 +298,9 @@ def _draw_alike(
     return begins + draws[:, -1]
 
 
-def _require_second_class(cluster: _Cluster, policy: str) -> float:
-    tiers = cluster.scenario.system.tiers
-    if len(tiers) < 2:
-        raise UsageError(
-            f"{policy} cannot run in {cluster.scenario.name}: it keeps samples in the second tier, "
-            "and there is one"
-        )
-    return tiers[1].capacity_mb
-
-
 def _parallel_staging(cluster: _Cluster, stream: Stream) -> _Rule:
     """Copy a part of the data to each node. Copies come from lower nodes only: fault 10."""
-    capacity = _require_second_class(cluster, "parallel_staging")
+    capacity = require_second_tier(cluster.scenario, "parallel_staging").capacity_mb
     nodes = cluster.scenario.training.nodes
     held, logs, ends, stall = [], [], [], 0.0
     starts = [_bound_shard(cluster, node)[0] for node in range(nodes)]
@@ -340,18 +326,8 @@ def _parallel_staging(cluster: _Cluster, stream: Stream) -> _Rule:
     return _Rule(stall=stall, held=held, logs=logs, ids=ids)
 
 
-def _require_memory(cluster: _Cluster, stream: Stream, policy: str) -> None:
-    total = float(stream.sizes.sum())
-    room = cluster.scenario.training.nodes * cluster.scenario.system.tiers[0].capacity_mb
-    if total > room:
-        raise UsageError(
-            f"{policy} cannot run in {cluster.scenario.name}: it keeps all data in memory, which "
-            f"holds {room:,.0f} MB of {total:,.0f} MB; use more nodes, or another policy"
-        )
-
-
 def _lbann_dynamic(cluster: _Cluster, stream: Stream) -> _Rule:
-    _require_memory(cluster, stream, "lbann_dynamic")
+    require_memory(cluster.scenario, stream.sizes, "lbann_dynamic")
     nodes, each = cluster.scenario.training.nodes, _bound_shard(cluster, 0)[1]
     held = []
     for node in range(nodes):
@@ -367,7 +343,7 @@ def _select_accesses(cluster: _Cluster, stream: Stream, node: int) -> Ints:
 
 
 def _lbann_preloading(cluster: _Cluster, stream: Stream) -> _Rule:
-    _require_memory(cluster, stream, "lbann_preloading")
+    require_memory(cluster.scenario, stream.sizes, "lbann_preloading")
     nodes = cluster.scenario.training.nodes
     parts = [np.arange(*_bound_shard(cluster, node)) for node in range(nodes)]
     return _preload(cluster, stream, 0, parts)
@@ -375,7 +351,7 @@ def _lbann_preloading(cluster: _Cluster, stream: Stream) -> _Rule:
 
 def _locality_aware(cluster: _Cluster, stream: Stream) -> _Rule:
     """Preload the second tier. The swap inside a batch never happens: fault 3."""
-    capacity = _require_second_class(cluster, "locality_aware")
+    capacity = require_second_tier(cluster.scenario, "locality_aware").capacity_mb
     nodes = cluster.scenario.training.nodes
     parts = [
         _select_fitting(*_bound_shard(cluster, node), stream.sizes, capacity)

@@ -8,7 +8,7 @@ except NoPFS, whose nodes each keep samples of their own choice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,8 @@ import numpy.typing as npt
 from penstock.errors import UsageError
 from penstock.plan import Placement, assign_nodes, count_fitting
 
-from .scenario import Scenario
+from .closed_forms import Floats
+from .scenario import Scenario, TierSpec
 from .workload import BYTES, Ints, Nodes, SimulatedWorkload, Window
 
 
@@ -87,27 +88,20 @@ Replace = Callable[[Window, Nodes], Ints]
 node that processes each."""
 
 
-@dataclass(frozen=True)
-class _Tally:
-    """An adder of sample sizes to cells of (step, node)."""
+def _add_sizes(
+    into: Ints, first: int, node: Nodes, size: Ints, where: npt.NDArray[np.bool_] | None = None
+) -> None:
+    """Add sizes of samples, all or those in `where`, to cells of (step, node).
 
-    first: int
-    nodes: int
-    size: Ints
-    row: Ints = field(init=False)
-
-    def __post_init__(self) -> None:
-        steps = len(self.size)
-        object.__setattr__(self, "row", np.arange(steps, dtype=np.int64)[:, None] * self.nodes)
-
-    def add(self, into: Ints, nodes: Nodes, where: npt.NDArray[np.bool_] | None = None) -> None:
-        """Add the sizes of the samples, or of those in `where`, to the cells of their nodes."""
-        cells = self.row + nodes
-        size = self.size if where is None else self.size[where]
-        cells = cells.reshape(-1) if where is None else cells[where]
-        steps = len(self.size)
-        sums = np.bincount(cells, size.reshape(-1), steps * self.nodes)
-        into[self.first : self.first + steps] += sums.astype(np.int64).reshape(steps, self.nodes)
+    into:        int64 (steps, nodes), of which the window begins at the row `first`.
+    node, size:  int64 (steps of the window, global batch).
+    """
+    steps, nodes = len(size), into.shape[1]
+    cells = np.arange(steps)[:, None] * nodes + node
+    if where is not None:
+        cells, size = cells[where], size[where]
+    sums = np.bincount(cells.reshape(-1), size.reshape(-1), steps * nodes)
+    into[first : first + steps] += sums.astype(np.int64).reshape(steps, nodes)
 
 
 def trace_flows(
@@ -134,10 +128,10 @@ def trace_flows(
     nodes = scenario.training.nodes
     setup = caches.preloaded
     traffic = NodeTraffic.empty(scenario, setup=setup, staged=staged, batches=batches)
-    cache_blocks = _FilledBlocks.of(workload, caches)
+    cache_blocks = _FilledBlocks(workload, caches)
     if setup:
         kept = caches.owner >= 0
-        traffic.ring[0] = _sum_by_node(caches.owner[kept], workload.sizes[kept], nodes)
+        traffic.ring[0] = np.bincount(caches.owner[kept], workload.sizes[kept], nodes)
     capacities = np.full(nodes, scenario.batch, np.int64)
     for window in workload.windows():
         node = np.broadcast_to(workload.strided, window.samples.shape)
@@ -145,31 +139,28 @@ def trace_flows(
         owner = caches.owner[samples]
         if local:
             node = assign_nodes(owner, capacities)
-        tally = _Tally(window.step + setup, nodes, workload.sizes[samples])
-        tally.add(traffic.need, node)
+        first, size = window.step + setup, workload.sizes[samples]
         kept = owner >= 0
         new = cache_blocks.read(samples, kept)
-        tally.add(traffic.ring if ahead else traffic.demand, node, ~kept)
+        _add_sizes(traffic.need, first, node, size)
+        _add_sizes(traffic.ring if ahead else traffic.demand, first, node, size, ~kept)
         if not kept.any():
             continue
-        _Tally(tally.first, nodes, new).add(traffic.ring, owner, new > 0)
         away = kept & (owner != node)
-        tally.add(traffic.sent, owner, away)
-        tally.add(traffic.received, node, away)
+        _add_sizes(traffic.ring, first, owner, new, new > 0)
+        _add_sizes(traffic.sent, first, owner, size, away)
+        _add_sizes(traffic.received, first, node, size, away)
         had = kept & (new == 0)
-        own = np.where(had & ~away, tally.size, 0).sum(axis=1)
-        traffic.own[tally.first : tally.first + len(own)] = own
+        traffic.own[first : first + len(size)] = np.where(had & ~away, size, 0).sum(axis=1)
         tier_of = caches.tier[samples]
-        amounts = tally
         if caches.cache_block > 1:
             blocks = cache_blocks.read_again(samples, node, new, had & (tier_of > 0))
-            amounts = _Tally(tally.first, nodes, np.where(tier_of > 0, blocks, tally.size))
+            size = np.where(tier_of > 0, blocks, size)
         for number, tier in enumerate(traffic.tiers):
-            amounts.add(tier, owner, had & (tier_of == number))
+            _add_sizes(tier, first, owner, size, had & (tier_of == number))
     return traffic
 
 
-@dataclass(frozen=True)
 class _FilledBlocks:
     """Record of the cache blocks that caches have been filled with.
 
@@ -177,18 +168,12 @@ class _FilledBlocks:
     present:  bool (cache blocks,), True for those that have been read.
     """
 
-    cache_block: int
-    bytes: Ints
-    present: npt.NDArray[np.bool_]
-    _seen: Ints  # scratch, of each cache block
-
-    @classmethod
-    def of(cls, workload: SimulatedWorkload, caches: Caches) -> _FilledBlocks:
-        ends = np.arange(0, len(workload.sizes), caches.cache_block)
-        sums = workload.sizes if caches.cache_block == 1 else np.add.reduceat(workload.sizes, ends)
-        return cls(
-            caches.cache_block, sums, np.full(len(sums), caches.preloaded), np.empty_like(sums)
-        )
+    def __init__(self, workload: SimulatedWorkload, caches: Caches) -> None:
+        self.cache_block = caches.cache_block
+        starts = np.arange(0, len(workload.sizes), self.cache_block)
+        self.bytes: Ints = np.add.reduceat(workload.sizes, starts)
+        self.present = np.full(len(starts), caches.preloaded)
+        self._seen = np.empty_like(self.bytes)  # scratch, of each cache block
 
     def read(self, samples: Ints, kept: npt.NDArray[np.bool_]) -> Ints:
         """Read the cache blocks of these samples that are not in caches yet.
@@ -197,7 +182,7 @@ class _FilledBlocks:
         for its first sample, nothing for the others.
         """
         read_bytes = np.zeros(samples.shape, np.int64)
-        cache_blocks = samples if self.cache_block == 1 else samples // self.cache_block
+        cache_blocks = samples // self.cache_block
         new = np.flatnonzero(kept & ~self.present[cache_blocks])
         wanted = cache_blocks.reshape(-1)[new]
         self._seen[wanted[::-1]] = new[::-1]  # backwards, so that the first one stays
@@ -221,10 +206,6 @@ class _FilledBlocks:
         first = rows[np.unique(by_node, return_index=True)[1]]
         read_bytes.reshape(-1)[first] = self.bytes[cache_blocks.reshape(-1)[first]]
         return read_bytes
-
-
-def _sum_by_node(node: Nodes, size: Ints, nodes: int) -> Ints:
-    return np.bincount(node, size, nodes).astype(np.int64)
 
 
 # -- the policies ------------------------------------------------------------------------------
@@ -335,8 +316,7 @@ def parallel_staging(workload: SimulatedWorkload) -> NodeTraffic:
     them.
     """
     scenario, samples = workload.scenario, len(workload.sizes)
-    tier = _require_second_tier(scenario, "parallel_staging")
-    room = scenario.system.tiers[tier].capacity_mb * BYTES
+    room = require_second_tier(scenario, "parallel_staging").capacity_mb * BYTES
     nodes, each = scenario.training.nodes, samples // scenario.training.nodes
     traffic = NodeTraffic.empty(scenario, setup=True)
     ends = np.concatenate([[0], np.cumsum(np.tile(workload.sizes, 2))])
@@ -347,7 +327,7 @@ def parallel_staging(workload: SimulatedWorkload) -> NodeTraffic:
     own = np.minimum(stops, np.append(starts[1:], samples))
     if (stops == starts).any():
         raise UsageError(
-            f"parallel_staging cannot run in {scenario.name}: tiers[{tier}] of a node holds no "
+            f"parallel_staging cannot run in {scenario.name}: tiers[1] of a node holds no "
             "sample; give it more capacity"
         )
     traffic.ring[0] = ends[own] - ends[starts]
@@ -358,29 +338,30 @@ def parallel_staging(workload: SimulatedWorkload) -> NodeTraffic:
             low = np.maximum(first, borders[:-1] + shift)
             high = np.minimum(last, borders[1:] + shift)
             traffic.sent[0] += np.where(high > low, ends[high] - ends[np.minimum(low, high)], 0)
-    traffic.tiers[tier, 0] = traffic.sent[0]
+    traffic.tiers[1, 0] = traffic.sent[0]
     for window in workload.windows():
         node = np.broadcast_to(workload.strided, window.samples.shape)
         random = workload.random(1, window.step)
         drawn = random.integers(starts[node], stops[node]) % samples
-        tally = _Tally(window.step + 1, nodes, workload.sizes[drawn])
-        tally.add(traffic.need, node)
-        tally.add(traffic.tiers[tier], node)
-    traffic.own[1:] = traffic.tiers[tier, 1:].sum(axis=1)
+        for sums in (traffic.need, traffic.tiers[1]):
+            _add_sizes(sums, window.step + 1, node, workload.sizes[drawn])
+    traffic.own[1:] = traffic.tiers[1, 1:].sum(axis=1)
     return traffic
 
 
-def _require_second_tier(scenario: Scenario, policy: str) -> int:
+def require_second_tier(scenario: Scenario, policy: str) -> TierSpec:
+    """The second tier of each node. Raises UsageError if there is none."""
     if len(scenario.system.tiers) < 2:
         raise UsageError(
             f"{policy} cannot run in {scenario.name}: it keeps samples in the second tier, and "
             "there is one; add a tier, or leave the policy out"
         )
-    return 1
+    return scenario.system.tiers[1]
 
 
-def _require_memory(workload: SimulatedWorkload, policy: str) -> None:
-    scenario, total = workload.scenario, float(workload.sizes.sum()) / BYTES
+def require_memory(scenario: Scenario, sizes_mb: Floats, policy: str) -> None:
+    """Raise UsageError unless the first tiers of all nodes hold all samples."""
+    total = float(sizes_mb.sum())
     room = scenario.training.nodes * scenario.system.tiers[0].capacity_mb
     if total > room:
         raise UsageError(
@@ -391,7 +372,7 @@ def _require_memory(workload: SimulatedWorkload, policy: str) -> None:
 
 def lbann_dynamic(workload: SimulatedWorkload) -> NodeTraffic:
     """Keep each sample on the node that reads it first, up to an equal share of all samples."""
-    _require_memory(workload, "lbann_dynamic")
+    require_memory(workload.scenario, workload.sizes / BYTES, "lbann_dynamic")
     caches = Caches.none(len(workload.sizes))
     nodes = workload.scenario.training.nodes
     left = np.full(nodes, -(-len(workload.sizes) // nodes))
@@ -411,10 +392,10 @@ def lbann_dynamic(workload: SimulatedWorkload) -> NodeTraffic:
 
 
 def lbann_preloading(workload: SimulatedWorkload) -> NodeTraffic:
-    _require_memory(workload, "lbann_preloading")
+    require_memory(workload.scenario, workload.sizes / BYTES, "lbann_preloading")
     return trace_flows(workload, _keep_shards(workload, 0))
 
 
 def locality_aware(workload: SimulatedWorkload) -> NodeTraffic:
-    tier = _require_second_tier(workload.scenario, "locality_aware")
-    return trace_flows(workload, _keep_shards(workload, tier), local=True)
+    require_second_tier(workload.scenario, "locality_aware")
+    return trace_flows(workload, _keep_shards(workload, 1), local=True)

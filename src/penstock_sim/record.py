@@ -10,14 +10,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-import pydantic
 from pydantic import Field
 
 from penstock.errors import UsageError
 
-from .scenario import Amount, Count, Spread, StrictModel, explain_error
+from .scenario import Amount, Count, Spread, StrictModel, read_file
 
 Number = Annotated[int, Field(ge=0, le=2**62)]
 
@@ -41,6 +40,7 @@ class EpochRecord(StrictModel):
 class RankRecord(StrictModel):
     """The record of one rank. hosts, cache_block: null if there is no cache."""
 
+    content: ClassVar[str] = "a record"
     penstock_run: Literal[1]
     rank: Number
     ranks: Count
@@ -83,10 +83,7 @@ class LiveRun:
 
 def load_run(paths: Sequence[str | Path]) -> LiveRun:
     """Load the job whose records are in these files. Raises UsageError."""
-    ranks: list[tuple[str, RankRecord]] = []
-    for path in paths:
-        ranks += _load_ranks(Path(path))
-    return merge_ranks(ranks)
+    return merge_ranks([rank for path in paths for rank in _load_ranks(Path(path))])
 
 
 def merge_ranks(ranks: Sequence[tuple[str, RankRecord]]) -> LiveRun:
@@ -120,16 +117,13 @@ def merge_ranks(ranks: Sequence[tuple[str, RankRecord]]) -> LiveRun:
 
 def _load_ranks(path: Path) -> list[tuple[str, RankRecord]]:
     try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot read record {path} ({reason}): give a file of JSON") from None
-    is_list = isinstance(values, list)
-    ranks = []
-    for number, value in enumerate(values if is_list else [values]):
-        where = f"{path}, record {number}" if is_list else str(path)
-        ranks.append((where, parse_rank(value, where)))
-    return ranks
+        values = json.loads(read_file(path, "record"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UsageError(f"cannot read record {path} ({error}): give a file of JSON") from None
+    if not isinstance(values, list):
+        return [(str(path), parse_rank(values, str(path)))]
+    names = [f"{path}, record {number}" for number in range(len(values))]
+    return [(name, parse_rank(value, name)) for name, value in zip(names, values, strict=True)]
 
 
 def parse_rank(given: object, where: str) -> RankRecord:
@@ -143,11 +137,7 @@ def parse_rank(given: object, where: str) -> RankRecord:
             f"{where}: penstock_run is {given['penstock_run']!r}, and this penstock reads version "
             f"{VERSION}: use the version that wrote it, or record again"
         )
-    try:
-        return RankRecord.model_validate(given)
-    except pydantic.ValidationError as error:
-        lines = (explain_error(where, each, "a record") for each in error.errors())
-        raise UsageError("\n".join(lines)) from None
+    return RankRecord.of(given, where)
 
 
 def _merge_epochs(ranks: Sequence[RankRecord], scale: float) -> tuple[EpochRecord, ...]:

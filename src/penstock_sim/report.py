@@ -15,7 +15,7 @@ import yaml
 from penstock.cli.quantities import counted, duration, number, size, size_unit, time_unit
 from penstock_bench.page import NumberRow, PlottedLine, number_rows, render
 
-from .devices import Floats, divide_rates
+from .closed_forms import Floats
 from .scenario import SOURCES, Result, Scenario
 from .sizing import Sizing
 from .sweep import Outcome, Refusal, Sweep, cached_mb, data_mb
@@ -144,7 +144,7 @@ def _frame(
     """Values of the parts that all pages of a scenario have: their top and their end."""
     given = scenario.model_dump(mode="json")
     nodes, storage = scenario.training.nodes, scenario.system.storage
-    storage_mb_s = nodes * float(divide_rates(storage.read_mb_s, storage.link_mb_s, nodes)[-1])
+    storage_mb_s = nodes * float(storage.shares(nodes)[-1])
     return {
         "generator": "penstock simulate",
         "scenario": scenario,

@@ -8,15 +8,19 @@ UsageError that names file, key, value and remedy: nothing in a scenario is igno
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.arguments import check_path, suggest, suggest_path
 from penstock.errors import UsageError
 
-from .devices import Floats
+from .closed_forms import Floats
 
 try:
     import pydantic
@@ -58,10 +62,29 @@ Spread = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Table = Annotated[dict[Count, Amount], Field(min_length=1)]
 
 
+def interpolate_rates(rates: Mapping[int, float], readers: npt.ArrayLike) -> Floats:
+    """Interpolate the total rate of `readers` readers, MB/s.
+
+    Linear between measured points, constant outside them.
+    """
+    points = sorted(rates)
+    return np.interp(np.asarray(readers, np.float64), points, [rates[point] for point in points])
+
+
 class StrictModel(BaseModel):
     """A mapping in a file: unknown keys are refused, values are not converted and do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    content: ClassVar[str] = "a scenario"  # of the file, in errors
+
+    @classmethod
+    def of(cls, given: object, where: str) -> Self:
+        """Make the value of a mapping; `where` is its name in errors. Raises UsageError."""
+        try:
+            return cls.model_validate(given)
+        except pydantic.ValidationError as error:
+            lines = (_explain_error(where, flaw, cls.content) for flaw in error.errors())
+            raise UsageError("\n".join(lines)) from None
 
 
 class DataSpec(StrictModel):
@@ -126,6 +149,11 @@ class SharedStorageSpec(StrictModel):
     link_mb_s: Amount
     read_mb_s: Table
 
+    def shares(self, clients: int) -> Floats:
+        """Rate of each of 1, 2, ... clients, MB/s, by their own links: float64 (clients,)."""
+        readers = np.arange(1, clients + 1)
+        return np.minimum(self.link_mb_s, interpolate_rates(self.read_mb_s, readers) / readers)
+
 
 class StagingSpec(StrictModel):
     """Memory in which batches are staged ahead, and the threads that fill it."""
@@ -133,6 +161,11 @@ class StagingSpec(StrictModel):
     capacity_mb: Amount
     threads: Annotated[int, Field(ge=1, le=65_536)]
     read_mb_s: Table
+
+    @property
+    def rate_mb_s(self) -> float:
+        """Rate of all its threads together, MB/s."""
+        return float(interpolate_rates(self.read_mb_s, self.threads))
 
 
 class TierSpec(StagingSpec):
@@ -276,15 +309,14 @@ class Scenario(StrictModel):
             raise ValueError(f"policies names one twice: {', '.join(self.policies)}")
         return self
 
-    @classmethod
-    def of(cls, given: object, where: str) -> Scenario:
-        """Make the scenario of these values; `where` is its name in errors. Raises UsageError."""
-        try:
-            return cls.model_validate(given)
-        except pydantic.ValidationError as error:
-            raise UsageError(
-                "\n".join(explain_error(where, each) for each in error.errors())
-            ) from None
+    def refuse_other_parts(self, parts: Mapping[str, bool], remedy: str) -> None:
+        """Raise UsageError if the scenario has parts that a model has not.
+
+        parts:   True for each key that is given and not modelled.
+        remedy:  the name of the model with its verb, and what to do.
+        """
+        if given := ", ".join(key for key, is_given in parts.items() if is_given):
+            raise UsageError(f"{self.name} has {given}, which {remedy}")
 
     @property
     def steps(self) -> int:
@@ -297,10 +329,12 @@ class Scenario(StrictModel):
         return self.training.global_batch // self.training.nodes
 
 
+_shipped = resources.files(__package__) / "scenarios"
+
+
 def list_scenarios() -> list[str]:
     """List the names of the scenarios that come with penstock."""
-    folder = resources.files(__package__) / "scenarios"
-    return sorted(path.name[: -len(".yaml")] for path in folder.iterdir() if path.is_file())
+    return sorted(path.name[: -len(".yaml")] for path in _shipped.iterdir() if path.is_file())
 
 
 def load_scenario(source: str | Path) -> Scenario:
@@ -310,43 +344,41 @@ def load_scenario(source: str | Path) -> Scenario:
     """
     path = Path(check_path("source", source))
     if path.suffix in {".yaml", ".yml"}:
-        try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            near = suggest_path(str(path)) if isinstance(error, FileNotFoundError) else ""
-            raise UsageError(
-                f"cannot read scenario {path} ({reason}){near}: check the path"
-            ) from None
-        return parse_scenario(text, str(path))
-    if str(source) not in list_scenarios():
-        known = list_scenarios()
-        near = suggest(str(source), known)
+        return parse_scenario(read_file(path, "scenario"), str(path))
+    known = list_scenarios()
+    if str(source) not in known:
         raise UsageError(
-            f"there is no scenario {str(source)!r}{near}: use one of {', '.join(known)}, or "
-            "the path of a .yaml file"
+            f"there is no scenario {str(source)!r}{suggest(str(source), known)}: use one of "
+            f"{', '.join(known)}, or the path of a .yaml file"
         )
-    return parse_scenario(_read_shipped("scenarios", f"{source}.yaml"), f"scenario {source}")
+    return parse_scenario((_shipped / f"{source}.yaml").read_text(), f"scenario {source}")
+
+
+def read_file(path: Path, what: str, bytes_max: int = 1 << 26) -> str:
+    """Read a text; `what` is its content, in errors. Raises UsageError."""
+    try:
+        if (size := path.stat().st_size) > bytes_max:
+            raise UsageError(f"{what} {path} has {size:,} bytes, above {bytes_max:,}: shorten it")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        near = suggest_path(str(path)) if isinstance(error, FileNotFoundError) else ""
+        raise UsageError(f"cannot read {what} {path} ({reason}){near}: check the path") from None
 
 
 def parse_scenario(text: str, where: str) -> Scenario:
     """Parse the scenario written in this YAML; `where` is its name in errors."""
-    given = parse_mapping(text, where, _BEGIN)
+    given = parse_mapping(text, where, "begin with name, data, training and system")
     system = given.get("system")
     if isinstance(system, str):
-        folder = resources.files(__package__) / "scenarios" / "systems"
-        known = sorted(path.name[: -len(".yaml")] for path in folder.iterdir())
+        known = sorted(path.name[: -len(".yaml")] for path in (_shipped / "systems").iterdir())
         if system not in known:
             raise UsageError(
                 f"{where}: system is {system!r}: use one of {', '.join(known)}, or write it out"
             )
-        text = _read_shipped("scenarios/systems", f"{system}.yaml")
+        text = (_shipped / "systems" / f"{system}.yaml").read_text()
         given["system"] = parse_mapping(text, system, "")
     return Scenario.of(given, where)
-
-
-def _read_shipped(folder: str, file: str) -> str:
-    return (resources.files(__package__) / folder / file).read_text()
 
 
 def parse_mapping(text: str, where: str, begin: str) -> dict[Any, Any]:
@@ -355,42 +387,33 @@ def parse_mapping(text: str, where: str, begin: str) -> dict[Any, Any]:
     begin:  advice for a text that holds something else.
     """
     try:
-        _refuse_repeated_keys(yaml.compose(text, yaml.SafeLoader), set())
-        given = yaml.safe_load(text)
+        given = yaml.load(text, _UniqueKeysLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         at = getattr(error, "problem_mark", None)
         line = f", line {at.line + 1}" if at else ""
         reason = getattr(error, "problem", None) or error
-        raise UsageError(
-            f"{where} is not YAML that can be read ({reason}{line}): {begin}"
-        ) from None
+        raise UsageError(f"{where} is not YAML ({reason}{line}): {begin}") from None
     if not isinstance(given, dict):
         raise UsageError(f"{where} holds {type(given).__name__}, not a mapping: {begin}")
     return given
 
 
-_BEGIN = "begin with name, data, training and system"
+class _UniqueKeysLoader(yaml.SafeLoader):  # type: ignore[misc]
+    """A loader that refuses a key given twice, of which YAML would take the last."""
 
-
-def _refuse_repeated_keys(node: yaml.Node | None, seen: set[int]) -> None:
-    """Refuse a key given twice, of which YAML would take the last."""
-    if node is None or id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        keys = [(key.tag, str(key.value)) for key, _ in node.value]
-        for number, (key, value) in enumerate(node.value):
-            if keys[number] in keys[:number]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if (name := (key.tag, str(key.value))) in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"{key.value!r} is given twice: leave one", problem_mark=key.start_mark
                 )
-            _refuse_repeated_keys(value, seen)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _refuse_repeated_keys(value, seen)
+            seen.add(name)
+        keys: dict[Any, Any] = super().construct_mapping(node, deep)
+        return keys
 
 
-def explain_error(where: str, error: Any, what: str = "a scenario") -> str:
+def _explain_error(where: str, error: Any, what: str) -> str:
     """Explain one of pydantic's errors in plain words; `what` names the expected content."""
     # pydantic puts the kind behind a key whose value is one of several.
     loc = zip(("", *error["loc"]), error["loc"], strict=False)

@@ -7,7 +7,7 @@ all tiers grow alike, and the storage's whole table is scaled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,9 +17,9 @@ from penstock.errors import UsageError
 from penstock.extent import Int
 
 from . import closed_forms, sweep
-from .devices import Floats, interpolate_rates
+from .closed_forms import Floats
 from .fluid_model import stage_mb_s
-from .scenario import EpochSampling, IdealSpec, Scenario
+from .scenario import EpochSampling, IdealSpec, Scenario, interpolate_rates
 from .workload import BYTES
 
 FORMS: Mapping[str, Callable[[closed_forms.Settings], closed_forms.Forecast]] = {
@@ -57,9 +57,6 @@ class Prices(NamedTuple):
     node: float = 1.0
     cache_gb: float = 0.0
     storage_gb_s: float = 0.0
-
-
-_prices = Prices()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -137,7 +134,11 @@ def make_grid(
     By default nodes and storage go from an eighth to eight times the scenario's own, and caches
     from an eighth of what the most nodes need to hold the data together to all data on each node.
     """
-    _check_closed_form(scenario)
+    parts = {
+        "sampling": not isinstance(scenario.sampling, EpochSampling),
+        "system.network": not isinstance(scenario.system.network, IdealSpec),
+    }
+    scenario.refuse_other_parts(parts, "the closed forms do not model: leave it out, or simulate")
     if not 8 <= settings <= 10**9:
         raise UsageError(f"settings is {settings}: use 8 to 1000000000")
     most = scenario.data.samples // scenario.batch
@@ -153,24 +154,14 @@ def make_grid(
             f"nodes is {ways.least:g}:{ways.most:g}: use whole numbers up to {most}, as an epoch "
             f"must hold a step of {scenario.batch} samples a node"
         )
-    counts = np.unique(
-        np.rint(_space_logarithmically(ways, max(2, int(settings ** (1 / 3))))).astype(np.int64)
-    )
+    counts = np.unique(np.rint(np.geomspace(*ways, max(2, int(settings ** (1 / 3))))))
     data_mb, own = sweep.data_mb(scenario), sweep.own_value(scenario, "bandwidth")
     rows = max(3, int((settings / len(counts)) ** 0.5))
+    caches = np.geomspace(*(cache_mb or (data_mb / 8 / ways.most, data_mb)), rows - 1)
+    storages = np.geomspace(*(storage_mb_s or (own / 8, own * 8)), rows)
     return SizingGrid(
-        counts,
-        np.append(
-            0.0,
-            _space_logarithmically(cache_mb or Range(data_mb / 8 / ways.most, data_mb), rows - 1),
-        ),
-        _space_logarithmically(storage_mb_s or Range(own / 8, own * 8), rows),
+        counts.astype(np.int64), np.unique(np.append(0.0, caches)), np.unique(storages)
     )
-
-
-def _space_logarithmically(over: Range, count: int) -> Floats:
-    values: Floats = np.unique(np.geomspace(over.least, over.most, count))
-    return values
 
 
 def find_cheapest(
@@ -178,7 +169,7 @@ def find_cheapest(
     grid: SizingGrid,
     epoch_s: float,
     *,
-    prices: Prices = _prices,
+    prices: Prices = Prices(),  # noqa: B008 - immutable
     seen: Callable[[NodeSettings], object] | None = None,
     progress: Progress | None = None,
 ) -> Sizing:
@@ -193,46 +184,37 @@ def find_cheapest(
     choices: dict[str, Choice | None] = dict.fromkeys(FORMS)
     least = {policy: np.full(len(grid.nodes), np.inf) for policy in FORMS}
     total = grid.settings * len(FORMS)
-    for row, block in enumerate(_iterate_nodes(scenario, grid, prices)):
+    cache_mb, storage_mb_s = grid.cache_mb[:, None], grid.storage_mb_s[None, :]
+    for row, nodes in enumerate(grid.nodes.tolist()):
+        settings = make_settings(scenario, nodes, cache_mb, storage_mb_s)
+        block = NodeSettings(
+            nodes,
+            nodes * (prices.node + prices.cache_gb * cache_mb / 1e3)
+            + prices.storage_gb_s * storage_mb_s / 1e3,
+            {policy: form(settings) for policy, form in FORMS.items()},
+        )
         for policy, forecast in block.forecasts.items():
             cost = np.where(forecast.later_s <= epoch_s, block.cost, np.inf)
             at = int(np.argmin(cost))  # of equal ones the first: the smallest cache
             least[policy][row] = cost.flat[at]
             best = choices[policy]
             if cost.flat[at] < (np.inf if best is None else best.cost):
-                choices[policy] = _describe_choice(policy, grid, block, at)
+                cache, storage = divmod(at, len(grid.storage_mb_s))
+                choices[policy] = Choice(
+                    policy,
+                    nodes,
+                    float(grid.cache_mb[cache]),
+                    float(grid.storage_mb_s[storage]),
+                    float(forecast.first_s.flat[at]),
+                    float(forecast.later_s.flat[at]),
+                    closed_forms.RESOURCES[forecast.binding.flat[at]],
+                    float(cost.flat[at]),
+                )
         if seen is not None:
             seen(block)
         if progress is not None:
             progress(total * (row + 1) // len(grid.nodes), total)
     return Sizing(grid, epoch_s, prices, choices, least)
-
-
-def _describe_choice(policy: str, grid: SizingGrid, block: NodeSettings, at: int) -> Choice:
-    forecast = block.forecasts[policy]
-    cache, storage = divmod(at, len(grid.storage_mb_s))
-    return Choice(
-        policy,
-        block.nodes,
-        float(grid.cache_mb[cache]),
-        float(grid.storage_mb_s[storage]),
-        float(forecast.first_s.flat[at]),
-        float(forecast.later_s.flat[at]),
-        closed_forms.RESOURCES[forecast.binding.flat[at]],
-        float(block.cost.flat[at]),
-    )
-
-
-def _iterate_nodes(scenario: Scenario, grid: SizingGrid, prices: Prices) -> Iterator[NodeSettings]:
-    cache_mb, storage_mb_s = grid.cache_mb[:, None], grid.storage_mb_s[None, :]
-    for nodes in grid.nodes.tolist():
-        cost = nodes * (prices.node + prices.cache_gb * cache_mb / 1e3)
-        settings = make_settings(scenario, nodes, cache_mb, storage_mb_s)
-        yield NodeSettings(
-            nodes,
-            cost + prices.storage_gb_s * storage_mb_s / 1e3,
-            {policy: form(settings) for policy, form in FORMS.items()},
-        )
 
 
 def make_settings(
@@ -248,10 +230,7 @@ def make_settings(
     )
     # Tiers give at once what they hold, in proportion to their room.
     one = sweep.cached_mb(scenario)
-    tiers = [
-        float(interpolate_rates(tier.read_mb_s, tier.threads)) * one / tier.capacity_mb
-        for tier in system.tiers
-    ]
+    tiers = [tier.rate_mb_s * one / tier.capacity_mb for tier in system.tiers]
     table = system.storage.read_mb_s
     scale = float(interpolate_rates(table, nodes) / interpolate_rates(table, training.nodes))
     return closed_forms.Settings(
@@ -267,16 +246,3 @@ def make_settings(
         peer_bytes_per_s=system.network_mb_s * BYTES,
         cache_bytes_per_s=min(tiers) * BYTES,
     )
-
-
-def _check_closed_form(scenario: Scenario) -> None:
-    """Raise UsageError if the scenario has parts that the closed forms do not model."""
-    unknown = {
-        "sampling": not isinstance(scenario.sampling, EpochSampling),
-        "system.network": not isinstance(scenario.system.network, IdealSpec),
-    }
-    if any(unknown.values()):
-        raise UsageError(
-            f"{scenario.name} has {', '.join(key for key, has in unknown.items() if has)}, which "
-            "the closed forms do not model: leave it out, or simulate"
-        )

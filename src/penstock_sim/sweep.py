@@ -1,4 +1,5 @@
-"""Sweeps: simulations of all policies of a scenario, and of variants that differ in one key."""
+"""Simulation of a policy in a scenario, by any of the models; and sweeps, simulations of all
+policies of a scenario, and of variants that differ in one key."""
 
 from __future__ import annotations
 
@@ -13,11 +14,41 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import pydantic
 
+from penstock.arguments import check_choice, check_function, check_kind
 from penstock.errors import UsageError, WorkerError
 
-from .devices import interpolate_rates
-from .scenario import Policy, Result, Scenario
-from .simulation import Model, simulate
+from . import event_model, fluid_model, parity
+from .importance import Value, fedcase
+from .scenario import ImportanceSampling, Policy, Result, Scenario, interpolate_rates
+
+Model = Literal["corrected", "parity", "events"]
+"""Model of the simulation."""
+
+
+def simulate(
+    scenario: Scenario, policy: str, model: Model = "corrected", *, value: Value | None = None
+) -> Result:
+    """Simulate one policy in one scenario. Raises UsageError, with the reason, if it cannot run.
+
+    value: worth of samples, if `sampling` draws them by it; by default FedCaSe's.
+    """
+    check_kind("scenario", scenario, Scenario, "what penstock_sim.load_scenario returns")
+    check_kind("policy", policy, str, "the name of one")
+    check_function("value", value, "a penstock_sim.Value")
+    if value is not None and not isinstance(scenario.sampling, ImportanceSampling):
+        raise UsageError(
+            f"value is given, and {scenario.name} draws nothing by it: give sampling.kind "
+            "importance"
+        )
+    check_choice("model", model, get_args(Model))
+    if model == "parity":
+        return parity.simulate(scenario, policy)
+    if model == "events":
+        return event_model.simulate(scenario, policy)
+    return fluid_model.simulate(scenario, policy, value or fedcase)
+
+
+# -- many simulations ------------------------------------------------------------------------------
 
 Key = Literal["nodes", "cache", "bandwidth"]
 """Name of the quantity that is varied; see `vary`."""
@@ -174,9 +205,8 @@ def own_value(scenario: Scenario, key: Key) -> float:
         case "cache":
             return cached_mb(scenario) * scenario.training.nodes / data_mb(scenario)
         case "bandwidth":
-            return float(
-                interpolate_rates(scenario.system.storage.read_mb_s, scenario.training.nodes)
-            )
+            rates = scenario.system.storage.read_mb_s
+            return float(interpolate_rates(rates, scenario.training.nodes))
     raise UsageError(f"sweep is {key!r}: use one of {', '.join(KEYS)}")
 
 

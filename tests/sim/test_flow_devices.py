@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.clock import EventQueue
 from penstock_sim import _kernels
-from penstock_sim.events.devices import Device, Flow, SharedStorage
+from penstock_sim.event_rank import Device, Flow, SharedStorage
 from tests.slices import first
 
 

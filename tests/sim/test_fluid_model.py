@@ -15,9 +15,9 @@ from penstock.order.order import Order
 from penstock.plan.assignment import Locality
 from penstock.plan.placement import Placement
 from penstock_sim import POLICIES, Scenario, load_scenario, simulate
-from penstock_sim.devices import divide_rates, interpolate_rates
-from penstock_sim.fluid_model import TRAFFIC, _sum_needed, bound_epochs, run_traffic
+from penstock_sim.fluid_model import TRAFFIC, bound_epochs, run_traffic
 from penstock_sim.policies import NodeTraffic, place_cache_blocks
+from penstock_sim.scenario import interpolate_rates
 from penstock_sim.workload import BYTES, SimulatedWorkload
 from tests.slices import first
 
@@ -106,7 +106,9 @@ def slow_storage(
     """Seconds at which each node has what it reads of each step, if steps open and begin then."""
     steps, nodes = traffic.need.shape
     training, storage = scenario.training, scenario.system.storage
-    rates = divide_rates(storage.read_mb_s, storage.link_mb_s, training.nodes) * BYTES
+    clients = np.arange(1, training.nodes + 1)
+    shares = interpolate_rates(storage.read_mb_s, clients) / clients
+    rates = np.minimum(storage.link_mb_s, shares) * BYTES
     todo = [
         [[(k, b) for k in range(steps) if (b := int(bytes_[k, i]))] for i in range(nodes)]
         for bytes_ in (traffic.ahead, traffic.demand, traffic.ring)
@@ -519,7 +521,7 @@ def test_what_cannot_run_says_why() -> None:
 def test_sources_can_be_swapped() -> None:
     """A policy of one's own is traffic: what no source brings costs computing alone."""
     scenario = scenario_of(3)
-    need = _sum_needed(SimulatedWorkload(scenario))
+    need = TRAFFIC["staging"](SimulatedWorkload(scenario)).need
     traffic = replace(NodeTraffic.empty(scenario), need=need)
     computing = np.ceil(need.max(axis=1) / (scenario.training.compute_mb_s / 1e3)).sum()
     assert run_traffic(scenario, traffic)[-1] >= computing

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import LimitError
-from penstock_sim.networks.routed import Dragonfly, RoutedNetwork, Torus
-from penstock_sim.networks.traffic import FatTree, Traffic
+from penstock_sim.networks import Dragonfly, FatTree, RoutedNetwork, Torus, Traffic
 from tests.slices import first
 
 pytest.importorskip("scipy.optimize")

@@ -23,6 +23,7 @@ from penstock_sim import (
     POLICIES,
     SAMPLED,
     Scenario,
+    contention,
     load_scenario,
     parse_scenario,
     simulate,
@@ -30,9 +31,7 @@ from penstock_sim import (
     sweep,
 )
 from penstock_sim.importance import History, count_room
-from penstock_sim.networks import contention
-from penstock_sim.networks.routed import Dragonfly
-from penstock_sim.networks.traffic import Traffic
+from penstock_sim.networks import Dragonfly, Traffic
 from penstock_sim.workload import SimulatedWorkload
 from tests.slices import first
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import typer
+from pydantic import BeforeValidator, Field
 
+from penstock import limits
 from penstock.cli import (
     check_writable,
     console,
@@ -15,13 +17,135 @@ from penstock.cli import (
     write_page,
     write_results,
 )
-from penstock.errors import LimitError
+from penstock.cli.quantities import parse_bytes
+from penstock.errors import LimitError, UsageError
 
-if TYPE_CHECKING:
-    from .. import schedule as schedules
+from .. import parse_mapping
+from .. import schedule as schedules
+from ..scenario import Amount, Spread, StrictModel, read_file
 
 _drawn_max = 40
 """Jobs that the page draws; the table has all."""
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+_Bytes = Annotated[
+    float,
+    BeforeValidator(lambda value: parse_bytes(value) if isinstance(value, str) else value),
+    Field(gt=0, allow_inf_nan=False),
+]
+_Count = Annotated[int, Field(ge=1, le=limits.schedule_jobs_max)]
+
+
+class _JobsPart(StrictModel):
+    """A mapping of the file, whose values may be a number of bytes or a text such as 4GiB/s."""
+
+    content: ClassVar[str] = "a file of jobs"
+
+
+class PeriodicEntry(_JobsPart):
+    """Jobs that are alike: each computes `compute_s`, then transfers, again and again.
+
+    transfer:  bytes of each transfer.
+    rate:      bytes per second that the job's own nodes can take or give; by default the storage's.
+    weight:    of each job in the efficiency, such as its nodes.
+    """
+
+    name: str
+    count: _Count = 1
+    compute_s: Spread
+    transfer: _Bytes
+    rate: _Bytes | None = None
+    weight: Amount = 1.0
+
+
+class ExclusiveEntry(_JobsPart):
+    """Jobs that are alike: each has these tasks in order, one slot a task.
+
+    tasks:  the resource of each task, or "shared" for one that everybody may use at once.
+    """
+
+    name: str
+    count: _Count = 1
+    tasks: Annotated[list[str], Field(min_length=1, max_length=limits.schedule_tasks_max)]
+
+
+class ExclusiveSection(_JobsPart):
+    """Tasks that use resources exclusively. capacity: tasks that each resource has at a time."""
+
+    capacity: Annotated[
+        dict[str, _Count], Field(min_length=1, max_length=limits.schedule_tasks_max)
+    ]
+    jobs: Annotated[list[ExclusiveEntry], Field(min_length=1)]
+
+
+class JobsFile(_JobsPart):
+    """All of the file; one of `periodic` and `exclusive`, or both."""
+
+    bandwidth: _Bytes | None = None
+    periodic: list[PeriodicEntry] = Field(default_factory=list)
+    exclusive: ExclusiveSection | None = None
+
+
+def _read_jobs(path: Path) -> JobsFile:
+    """Read and check a file. Raises UsageError, a line for each problem with key and value."""
+    text = read_file(path, "jobs file", limits.schedule_file_bytes_max)
+    values = parse_mapping(text, str(path), "begin with bandwidth, periodic or exclusive")
+    jobs = JobsFile.of(values, str(path))
+    if not jobs.periodic and jobs.exclusive is None:
+        raise UsageError(f"{path} has no jobs: list some under periodic or exclusive")
+    if jobs.periodic and jobs.bandwidth is None:
+        raise UsageError(f"{path}: bandwidth is missing: periodic jobs share it, such as 10GB/s")
+    total = sum(entry.count for entry in jobs.periodic)
+    total += sum(entry.count for entry in jobs.exclusive.jobs) if jobs.exclusive else 0
+    if total > limits.schedule_jobs_max:
+        raise UsageError(
+            f"{path} has {total:,} jobs, more than schedule_jobs_max {limits.schedule_jobs_max:,}:"
+            " give fewer"
+        )
+    return jobs
+
+
+def _expand_periodic(jobs: JobsFile) -> tuple[list[str], list[schedules.PeriodicJob]]:
+    """The periodic jobs one by one, with their names."""
+    assert jobs.bandwidth is not None
+    names, periodic = [], []
+    for entry in jobs.periodic:
+        job = schedules.PeriodicJob(
+            entry.compute_s, entry.transfer, entry.rate or jobs.bandwidth, entry.weight
+        )
+        names += _number_names(entry.name, entry.count)
+        periodic += [job] * entry.count
+    return names, periodic
+
+
+def _expand_exclusive(
+    section: ExclusiveSection,
+) -> tuple[list[str], list[str], list[list[int]], list[int]]:
+    """Names of the ordered jobs one by one and of the resources, and the tasks and capacities as
+    `list_schedule` takes them. Raises UsageError for a resource without a capacity."""
+    resources = list(section.capacity)
+    numbers = {name: number for number, name in enumerate(resources)} | {"shared": schedules.SHARED}
+    names: list[str] = []
+    tasks: list[list[int]] = []
+    for entry in section.jobs:
+        unknown = [name for name in entry.tasks if name not in numbers]
+        if unknown:
+            raise UsageError(
+                f"exclusive.jobs: {entry.name} uses {unknown[0]!r}, which has no capacity: use one"
+                f" of {', '.join(numbers)}"
+            )
+        names += _number_names(entry.name, entry.count)
+        tasks += [[numbers[name] for name in entry.tasks]] * entry.count
+    return names, resources, tasks, list(section.capacity.values())
+
+
+def _number_names(name: str, count: int) -> list[str]:
+    return [name] if count == 1 else [f"{name} {number}" for number in range(1, count + 1)]
+
+
+# -- schedules -------------------------------------------------------------------------------------
 
 
 class PlannedTransfers(NamedTuple):
@@ -88,11 +212,9 @@ def schedule(
 
       penstock schedule jobs.yaml --objective dilation --html schedule.html
     """
-    from .jobs_file import read_jobs  # other commands do without its packages
-
     check_writable(html)
     with results_alone(json_path):
-        file = read_jobs(jobs)
+        file = _read_jobs(jobs)
         transfers = _plan_transfers(file, objective) if file.periodic else None
         tasks = _plan_tasks(file.exclusive) if file.exclusive is not None else None
         if transfers is not None:
@@ -104,11 +226,9 @@ def schedule(
         write_results(json_path, _as_json(transfers, tasks))
 
 
-def _plan_transfers(file: Any, objective: Any) -> PlannedTransfers:
-    from .. import schedule as schedules
-    from .jobs_file import expand_periodic
-
-    names, jobs = expand_periodic(file)
+def _plan_transfers(file: JobsFile, objective: Any) -> PlannedTransfers:
+    assert file.bandwidth is not None
+    names, jobs = _expand_periodic(file)
     bound = schedules.fluid_bounds(jobs, file.bandwidth)
     outcomes = [("fluid bound", bound.efficiency, bound.dilation)]
     pattern, reason = None, ""
@@ -128,11 +248,8 @@ def _plan_transfers(file: Any, objective: Any) -> PlannedTransfers:
     return PlannedTransfers(names, jobs, file.bandwidth, pattern, reason, outcomes)
 
 
-def _plan_tasks(section: Any) -> PlannedTasks:
-    from .. import schedule as schedules
-    from .jobs_file import expand_exclusive
-
-    names, resources, tasks, capacity = expand_exclusive(section)
+def _plan_tasks(section: ExclusiveSection) -> PlannedTasks:
+    names, resources, tasks, capacity = _expand_exclusive(section)
     if all(len(job) == 2 for job in tasks):
         first, second = [job[0] for job in tasks], [job[1] for job in tasks]
         slots = schedules.two_tasks(first, second, capacity).tolist()

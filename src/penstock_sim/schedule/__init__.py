@@ -1,9 +1,9 @@
 """Schedules of storage that several share: plans made before, and rules for the moment. Pure.
 
     sharers                              schedule                       modules
-    jobs that compute, then transfer     `plan_periodic`, online rules  persched online
-    readers that ask targets, unordered  `stagger`                      colouring
-    tasks that follow each other         `two_tasks`, `list_schedule`   exclusive
+    jobs that compute, then transfer     `plan_periodic`, online rules  persched periodic
+    readers that ask targets, unordered  `stagger`                      slots
+    tasks that follow each other         `two_tasks`, `list_schedule`   slots
 
 Each comes with the bound that no schedule can be below. If the bound is not always reached, the
 docstring says so. Requests that wait for one engine are another matter (`engine.request_queue`).
@@ -14,11 +14,9 @@ from __future__ import annotations
 
 from penstock.sharing import RULES, Rule
 
-from .colouring import stagger
-from .exclusive import SHARED, list_schedule, lower_bound, two_task_bound, two_tasks
-from .jobs import Objective, PeriodicJob, ScheduleOutcome, fluid_bounds
-from .online import simulate
+from .periodic import Objective, PeriodicJob, ScheduleOutcome, fluid_bounds, simulate
 from .persched import Pattern, TransferStretch, plan_periodic
+from .slots import SHARED, list_schedule, lower_bound, stagger, two_task_bound, two_tasks
 
 __all__ = [
     "RULES",

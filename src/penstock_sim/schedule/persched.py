@@ -18,7 +18,7 @@ from typing import NamedTuple
 from penstock import limits
 from penstock.errors import LimitError, UsageError
 
-from .jobs import (
+from .periodic import (
     Objective,
     PeriodicJob,
     ScheduleOutcome,

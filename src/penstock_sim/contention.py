@@ -25,11 +25,9 @@ from penstock import limits
 from penstock.errors import LimitError, UsageError
 from penstock.extent import Int
 
-from .. import scenario
-from ..devices import divide_rates
-from ..workload import BYTES
-from . import routed, traffic
-from .traffic import Traffic
+from . import scenario
+from .networks import Dragonfly, FatTree, RoutedNetwork, Torus, Traffic
+from .workload import BYTES
 
 
 class RemainingBandwidth(NamedTuple):
@@ -51,12 +49,12 @@ def find_remaining(
     """Find the bandwidth left for a policy that uses these classes of traffic.
 
     Raises UsageError for networks that would take too long; see `limits.network_flows_max` and the
-    limits of `routed_networks`.
+    limits of `networks`.
     """
     system, nodes = described.system, described.training.nodes
     if isinstance(system.network, scenario.IdealSpec):
         return ALL
-    from_storage = divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, nodes)[-1]
+    from_storage = system.storage.shares(nodes)[-1]
     peers = peers and nodes > 1
     try:
         return _find_remaining(
@@ -95,7 +93,7 @@ def _find_remaining(
 
 def _build_network(
     shape: Any, nodes: int, node_mb_s: float, storage_mb_s: float
-) -> tuple[traffic.FatTree | routed.RoutedNetwork, Int, Int]:
+) -> tuple[FatTree | RoutedNetwork, Int, Int]:
     """Build the network; return it with the terminals of nodes and of storage."""
     if nodes * nodes > limits.network_flows_max:
         raise LimitError(
@@ -108,7 +106,7 @@ def _build_network(
         held = -(-nodes // shape.leaf_nodes) * shape.leaf_nodes
         link = np.full(held + 1, node_mb_s)
         link[held] = all_mb_s * shape.oversubscription
-        tree = traffic.FatTree(link * BYTES, shape.leaf_nodes, shape.oversubscription)
+        tree = FatTree(link * BYTES, shape.leaf_nodes, shape.oversubscription)
         return tree, np.arange(nodes), np.array([held])
     switches = shape.terminals // shape.switch_nodes
     if switches**3 > limits.network_paths_max:
@@ -129,8 +127,8 @@ def _build_network(
         "split": shape.split,
     }
     built = (
-        routed.Torus(shape.dims, **options)
+        Torus(shape.dims, **options)
         if isinstance(shape, scenario.TorusSpec)
-        else routed.Dragonfly(shape.group_switches, shape.global_links, **options)
+        else Dragonfly(shape.group_switches, shape.global_links, **options)
     )
     return built, np.setdiff1d(np.arange(shape.terminals), gateways)[:nodes], gateways

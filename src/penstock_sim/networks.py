@@ -1,7 +1,14 @@
-"""Routed networks: Dragonfly and torus under minimal, Valiant's or adaptive (UGAL) routing. Pure.
+"""Networks of nodes: a tree, Dragonfly and torus, and the traffic that they carry. Pure.
 
-All flows keep their proportion: the whole traffic is slowed by one factor, so that a flow that
-meets no congestion waits for those that do, as the ranks of a synchronous job do.
+A `Traffic` gives the bytes a second that nodes want from each other. A network says by which factor
+all of it could grow until a link is full (`throughput`). All flows keep their proportion: the whole
+traffic is slowed by one factor, so that a flow that meets no congestion waits for those that do, as
+the ranks of a synchronous job do. Bandwidth is bytes/s, links have one capacity each way, and
+nothing here knows packets, latency or time: for those there are simulators of packets (BookSim,
+htsim, SST). The nodes that storage is reached through are nodes too, with their own bandwidth.
+
+    FatTree            two levels with oversubscription
+    Dragonfly, Torus   minimal, Valiant or adaptive (UGAL) routing, by a linear program
 
 Sources. Dragonfly: Kim, Dally, Scott, Abts, ISCA 2008. Torus and channel loads: Dally and Towles,
 Principles and Practices of Interconnection Networks, chapters 3, 5 and 9. That UGAL's throughput
@@ -24,9 +31,69 @@ from penstock import limits
 from penstock.errors import LimitError
 from penstock.extent import Int
 
-from ..closed_forms import import_scipy
-from ..devices import Floats
-from .traffic import Traffic, find_fullest
+from .closed_forms import Floats, import_scipy
+
+
+class Traffic(NamedTuple):
+    """Flows of bytes between nodes, numbered from 0.
+
+    source, target:  int64 (flows,), nodes; a flow from a node to itself uses no network.
+    demand:          float64 (flows,), bytes/s that the flow would use at most.
+    """
+
+    source: Int
+    target: Int
+    demand: Floats
+
+    @classmethod
+    def exchange(cls, nodes: int, bytes_per_s: float) -> Traffic:
+        """Make the traffic of peers: each node fetches `bytes_per_s`, equally from all others."""
+        source, target = np.nonzero(~np.eye(nodes, dtype=bool))
+        return cls(source, target, np.full(len(source), bytes_per_s / max(1, nodes - 1)))
+
+    @classmethod
+    def gather(cls, readers: Int, gateways: Int, bytes_per_s: float) -> Traffic:
+        """Make the traffic to storage: each reader fetches `bytes_per_s`, equally by gateway."""
+        target, source = (axis.ravel() for axis in np.meshgrid(readers, gateways, indexing="ij"))
+        return cls(source, target, np.full(len(source), bytes_per_s / len(gateways)))
+
+
+def find_fullest(ends: Int, demand: Floats, capacity: Floats) -> float:
+    """Largest load of the links at these ends of flows, as a share of a link's capacity."""
+    return float((np.bincount(ends, demand, len(capacity)) / capacity).max())
+
+
+class FatTree(NamedTuple):
+    """Leaf switches below a core that is never full.
+
+    node_bytes_per_s:  float64 (nodes,), of each node's link, each way.
+    leaf_nodes:        nodes n*k..n*k+k-1 are on leaf n.
+    oversubscription:  bandwidth of a leaf's nodes over its links' to the core, each way.
+                       Packets are assumed to be spread evenly over these links.
+    """
+
+    node_bytes_per_s: Floats
+    leaf_nodes: int = 32
+    oversubscription: float = 1.0
+
+    def throughput(self, traffic: Traffic) -> float:
+        """The largest factor by which all demands could grow together; infinite for none."""
+        nodes = self.node_bytes_per_s
+        leaves = np.bincount(np.arange(len(nodes)) // self.leaf_nodes, nodes)
+        leaf = traffic.source // self.leaf_nodes, traffic.target // self.leaf_nodes
+        away, crossing = traffic.source != traffic.target, leaf[0] != leaf[1]
+        fullest = max(
+            find_fullest(ends[used], traffic.demand[used], capacity)
+            for pair, used, capacity in (
+                (traffic[:2], away, nodes),
+                (leaf, crossing, leaves / self.oversubscription),
+            )
+            for ends in pair
+        )
+        return math.inf if fullest == 0 else 1 / fullest
+
+
+# -- routed networks -------------------------------------------------------------------------------
 
 Routing = Literal["minimal", "valiant", "ugal"]
 Split = Literal["pair", "common"]

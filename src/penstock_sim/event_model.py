@@ -1,7 +1,7 @@
 """The model of events: the shipped state machines, event by event, on a described cluster.
 
 Each node has a rank that drives `plan.Session` and `plan.CacheSession` (`event_rank`), over devices
-of which bytes flow as in the corrected model (`flow_devices`). What is read when, by whom and how
+of which bytes flow as in the corrected model. What is read when, by whom and how
 often is not modelled: the shipped code decides it. It costs time for each step and each pair of
 nodes, so it is for clusters of up to `limits.simulated_ranks_max` ranks; the corrected model takes
 any.
@@ -22,14 +22,11 @@ from penstock.extent import Extents, Int
 from penstock.index import Field, Layout, RowTable
 from penstock.plan import Group, Ids, Keys, Locality, Session
 
-from .. import policies
-from ..devices import divide_rates, interpolate_rates
-from ..fluid_model import check_staging, stage_mb_s
-from ..networks import contention
-from ..scenario import SOURCES, EpochSampling, Result, Scenario
-from ..workload import BYTES, SimulatedWorkload
-from .devices import Device, SharedStorage
-from .rank import EventRank
+from . import contention, policies
+from .event_rank import Device, EventRank, SharedStorage
+from .fluid_model import check_staging, stage_mb_s
+from .scenario import SOURCES, EpochSampling, Result, Scenario
+from .workload import BYTES, SimulatedWorkload
 
 SHIPPED = ("penstock", "penstock_local")
 """Policies that are the library's own."""
@@ -113,7 +110,7 @@ class EventCluster:
         self._left = contention.find_remaining(
             scenario, peers=self.placement.kept > 0, storage=True
         )
-        shares = divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, training.nodes)
+        shares = system.storage.shares(training.nodes)
         self.storage = SharedStorage(self.queue, shares * self._left.storage * _bytes_per_ns)
         self.moved: Counter[str] = Counter()
         self.tier_bytes = np.zeros(len(system.tiers), np.int64)
@@ -126,9 +123,8 @@ class EventCluster:
         """Make the devices of a node."""
         system = self._scenario.system
         link = system.network_mb_s * self._left.peers * _bytes_per_ns
-        rates = [float(interpolate_rates(tier.read_mb_s, tier.threads)) for tier in system.tiers]
         return NodeDevices(
-            tuple(Device(rate * _bytes_per_ns) for rate in rates),
+            tuple(Device(tier.rate_mb_s * _bytes_per_ns) for tier in system.tiers),
             Device(link),
             Device(link),
             Device(stage_mb_s(self._scenario) * _bytes_per_ns),

@@ -1,1 +1,0 @@
-"""Model of events: the library's session and cache, driven event by event over flows of bytes."""

@@ -1,1 +1,0 @@
-"""Networks of nodes: traffic, routed networks, and the bandwidth left under load."""
