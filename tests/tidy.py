@@ -88,7 +88,7 @@ BUDGETS = {
     "dataset": 4_824,
     "demo": 468,
     "doctor": 1_459,
-    "engine": 6_580,
+    "engine": 6_278,
     "images": 1_630,
     "index": 13_764,
     "loader": 6_324,
@@ -98,7 +98,7 @@ BUDGETS = {
     "plan": 3_308,
     "ranks": 599,
     "sharing": 3_847,
-    "testing": 2_208,
+    "testing": 1_971,
     "torch": 2_981,
     "trainers": 839,
 }

@@ -13,20 +13,16 @@ from penstock.budget import Budget
 from penstock.engine.mirrored import MirroredEngine
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Engine
-from penstock.engine.request_queue import Aging, LeastLoaded, Policy, RoundRobin
+from penstock.engine.request_queue import Aging
 from penstock.testing import EngineSuite, write_files
 from tests import held
 from tests.slices import long_methods
 
 
 class MirroredSuite(EngineSuite):
-    """The suite over three folders; what differs is who has what, and the policy."""
+    """The suite over three folders; what differs is who has what, and how much one is asked for."""
 
     queued_bytes_max = 100_000
-
-    def policy(self) -> Policy:
-        """Return the policy of the engine."""
-        return LeastLoaded()
 
     def shown(self, count: int) -> np.ndarray:
         """Return which of `count` files are in which folder."""
@@ -44,9 +40,7 @@ class MirroredSuite(EngineSuite):
             (folder / f"{place}").mkdir()
             files = write_files(folder / f"{place}", own)
             members.append(NativeEngine(files, budget=Budget(pread="required", threads=1)))
-        return MirroredEngine(
-            members, holders, policy=self.policy(), queued_bytes_max=self.queued_bytes_max
-        )
+        return MirroredEngine(members, holders, queued_bytes_max=self.queued_bytes_max)
 
     @contextmanager
     def held(
@@ -55,7 +49,7 @@ class MirroredSuite(EngineSuite):
         """One place with one part at a time under way, which it does not read yet."""
         with held.native(write_files(folder, contents), aging) as (member, release):
             holders = np.ones((len(contents), 1), np.bool_)
-            engine = MirroredEngine([member], holders, policy=RoundRobin(aging), queued_bytes_max=1)
+            engine = MirroredEngine([member], holders, aging=aging, queued_bytes_max=1)
             yield held.busied(engine), release
 
 
@@ -65,14 +59,10 @@ class TestEverywhere(MirroredSuite):
 
 
 @pytest.mark.long
-class TestEverywhereInTurn(MirroredSuite):
-    """Every file in each folder, one after the other, in parts of any number."""
+class TestEverywhereAtOnce(MirroredSuite):
+    """Every file in each folder, asked for any number of parts."""
 
     queued_bytes_max = 1 << 30
-
-    def policy(self) -> Policy:
-        """One after the other."""
-        return RoundRobin()
 
 
 @long_methods("test_many_runs")

@@ -33,8 +33,7 @@ from penstock.engine import (
     request_queue,
     storage_queue,
 )
-from penstock.engine.rate import RateAccount
-from penstock.engine.request_queue import Aging
+from penstock.engine.request_queue import Aging, RateAccount
 from penstock.engine.storage_queue import PROCESS_QUEUE, QueuedEngine, Turn
 from penstock.testing import EngineRead, EngineSuite, StorageQueueSuite, finish
 from tests.engine.memory import MemoryEngine
@@ -339,7 +338,7 @@ def test_an_interrupt_ends_loading_that_waits_for_its_turn(tmp_path: Path) -> No
     PROCESS_QUEUE.limit(bound, 1)
 
     def interrupt() -> None:
-        while not any(entry.dispatch is None for entry in list(PROCESS_QUEUE._entries.values())):
+        while not any(request.number is None for request in PROCESS_QUEUE._requests):
             os.sched_yield()  # until the load waits
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

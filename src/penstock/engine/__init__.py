@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .protocol import ReadingEngine as ReadingEngine
     from .read_method import compute_open_files_max as compute_open_files_max
     from .request_queue import AGING as AGING
-    from .request_queue import Policy as Policy
     from .request_queue import Purpose as Purpose
     from .storage_queue import StorageQueue as StorageQueue
     from .store import Posix as Posix
@@ -53,7 +52,7 @@ else:
             "page_cache": "page_cache",
             "read_method": "compute_open_files_max",
             "protocol": "Completion Engine Failure ReadingEngine",
-            "request_queue": "AGING Policy Purpose",
+            "request_queue": "AGING Purpose",
             "storage_queue": "StorageQueue",
             "store": "Posix",
             "threads": "ThreadPool start_threads",

@@ -1,9 +1,10 @@
 """Mirrored reads: one engine over several engines that hold copies of the same files.
 
-Submissions are cut into parts of about `limits.unit_bytes_default` and queued by purpose in a
-`penstock.engine.RequestQueue`. A policy assigns each part to a member that has the file and room
-for the part. Extents that one member fails to read are requested from the others. A member that
-failed where another one succeeded is left alone for a while.
+Submissions are cut into parts of about `limits.unit_bytes_default`, which wait by purpose, with
+aging. A part goes to the member with the fewest bytes under way, of those that have its files and
+room for it: so a member that is twice as fast is asked for twice as much. Extents that one member
+fails to read are requested from the others. A member that failed where another one succeeded is
+left alone for a while.
 
 One thread for each member waits for its reports and hands on queued parts.
 """
@@ -17,6 +18,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from queue import SimpleQueue
 
 import numpy as np
@@ -35,16 +37,7 @@ from .protocol import (
     check_requests,
     check_usable,
 )
-from .request_queue import (
-    Dispatch,
-    LeastLoaded,
-    Policy,
-    Purpose,
-    Request,
-    RequestQueue,
-    Target,
-    check_purpose,
-)
+from .request_queue import AGING, Aging, Purpose, check_purpose
 from .threads import WakeUp, join_threads, start_threads
 
 _poll_ns = 100_000_000
@@ -76,6 +69,10 @@ class _MirroredPart:
     tried: tuple[int, ...] = ()
 
     @property
+    def size_bytes(self) -> int:
+        return int(self.requests.length.sum())
+
+    @property
     def purpose(self) -> Purpose:
         """Purpose of the part; "demand" once a member failed, because the part has already waited
         its turn."""
@@ -88,8 +85,7 @@ class MirroredEngine:
     members:  engines over the same table of files, each at another place. One thread may submit to
               a member while another polls it. This engine closes them.
     holders:  bool (files, members), True where a member has the file; each file has a holder.
-    policy:   which part goes next, and to which member with room for it.
-    queued_bytes_max:  most bytes that one member is asked for at a time.
+    queued_bytes_max:  most bytes that one member is asked for at a time; a larger part goes alone.
 
     An extent fails once every holder has failed, with the error of the last one. Threads end with
     `close`, or with the last reference to the engine.
@@ -100,7 +96,7 @@ class MirroredEngine:
         members: Sequence[ReadingEngine],
         holders: npt.NDArray[np.bool_],
         *,
-        policy: Policy | None = None,
+        aging: Aging = AGING,
         queued_bytes_max: int = limits.queued_bytes_default,
     ) -> None:
         self._members = list(members)
@@ -108,14 +104,13 @@ class MirroredEngine:
         if holders.ndim != 2 or holders.shape[1] != len(members) or not holders.any(axis=1).all():
             shape = holders.shape
             raise UsageError(f"holders has shape {shape}: give (files, members), all files held")
-        targets = [Target(queued_bytes_max) for _ in members]
-        self._queue = RequestQueue(policy or LeastLoaded(), targets)
-        self._waiting: dict[int, _MirroredPart] = {}  # by request of the queue
-        self._asked: list[dict[int, tuple[Dispatch, _MirroredPart]]] = [
-            {} for _ in members
-        ]  # by its ticket
+        self._aging, self._queued_bytes_max = aging, queued_bytes_max
+        # By the members that a part may go to: a heap of turn, number and the part.
+        self._waiting: dict[tuple[int, ...], list[tuple[int, int, _MirroredPart]]] = {}
+        self._asked: list[dict[int, _MirroredPart]] = [{} for _ in members]  # by its ticket
+        self._queued_bytes = [0] * len(members)
         self._paused_s: dict[int, float] = {}  # until when a member is left alone
-        self._numbers = 0  # of requests so far
+        self._numbers = itertools.count()  # of parts
         self._submitted = 0
         self._tickets: set[_MirroredTicket] = set()
         self._done: list[_MirroredTicket] = []  # with their buffers, until they are reported
@@ -157,7 +152,7 @@ class MirroredEngine:
         parts = self._cut_parts(ticket)
         with self._lock:
             self._check_usable()
-            if len(self._queue) + len(parts) > limits.pieces_max:
+            if sum(map(len, self._waiting.values())) + len(parts) > limits.pieces_max:
                 raise UsageError(
                     f"over pieces_max {limits.pieces_max} parts would wait: poll first"
                 )
@@ -250,70 +245,64 @@ class MirroredEngine:
 
     def _put(self, part: _MirroredPart) -> None:
         """Queue a part for the holders that have not been tried."""
-        members = np.flatnonzero(self._holders[part.requests.file[0]]).tolist()
-        holders = tuple(member for member in members if member not in part.tried)
-        number = self._numbers
-        self._numbers += 1
-        length, now_ns = int(part.requests.length.sum()), time.monotonic_ns()
-        self._queue.put(
-            Request(number, "read", part.purpose, number, 0, length, now_ns, holders=holders)
-        )
-        self._waiting[number] = part
+        holders = np.flatnonzero(self._holders[part.requests.file[0]]).tolist()
+        members = tuple(member for member in holders if member not in part.tried)
+        turn_ns = time.monotonic_ns() + self._aging.of(part.purpose)
+        heappush(self._waiting.setdefault(members, []), (turn_ns, next(self._numbers), part))
         part.ticket.parts += 1
 
     def _feed(self) -> None:
-        """Hand on the queued parts that there is room for."""
+        """Hand on the waiting parts that there is room for, the most urgent first."""
         if self._closed or self._fault is not None:
             return
         now_s = time.monotonic()
-        for number in [member for member, until_s in self._paused_s.items() if until_s <= now_s]:
-            self._pause_member(number, None)
-        while True:
-            while (dispatch := self._queue.take()) is not None:
-                part = self._waiting.pop(dispatch.request.id)
-                member = self._members[dispatch.target]
-                asked = member.submit(part.requests, part.ticket.buffers, part.purpose)
-                self._asked[dispatch.target][asked] = dispatch, part
-                self._more[dispatch.target].put(None)
-            if not self._waiting or any(self._asked) or not self._paused_s:
-                return
-            for number in list(self._paused_s):  # nobody else has what waits
-                self._pause_member(number, None)
+        self._paused_s = {m: until_s for m, until_s in self._paused_s.items() if until_s > now_s}
+        while (choice := self._choose_next()) is not None:
+            number, part = choice
+            asked = self._members[number].submit(part.requests, part.ticket.buffers, part.purpose)
+            self._asked[number][asked] = part
+            self._queued_bytes[number] += part.size_bytes
+            self._more[number].put(None)
 
-    def _pause_member(self, number: int, until_s: float | None) -> None:
-        """Leave a member alone until a time; None makes it available again."""
-        if until_s is None:
-            self._paused_s.pop(number, None)
-        else:
-            self._paused_s[number] = until_s
-        target = self._queue.targets[number]
-        self._queue.update(number, replace(target, available=until_s is None))
+    def _choose_next(self) -> tuple[int, _MirroredPart] | None:
+        """Take the most urgent part for which a member has room; return the member and the part."""
+        for members, parts in sorted(self._waiting.items(), key=lambda item: item[1][0]):
+            part = parts[0][-1]
+            room_bytes = self._queued_bytes_max - part.size_bytes
+            loads = [
+                (self._queued_bytes[member], member)
+                for member in members
+                if member not in self._paused_s and self._queued_bytes[member] <= max(0, room_bytes)
+            ]
+            if loads:
+                heappop(parts)
+                if not parts:
+                    del self._waiting[members]
+                return min(loads)[1], part
+        if self._waiting and self._paused_s and not any(self._asked):
+            self._paused_s.clear()  # nobody else has what waits
+            return self._choose_next()
+        return None
 
     def _report(self, number: int, completion: Completion) -> None:
         """Record that a member has read a part, or failed to."""
-        dispatch, part = self._asked[number].pop(completion.ticket)
-        self._queue.done(dispatch)
+        part = self._asked[number].pop(completion.ticket)
+        self._queued_bytes[number] -= part.size_bytes
         ticket = part.ticket
-        failed = np.array([failure.extent for failure in completion.failures], np.int64)
-        if len(failed) < len(part.rows) and part.tried:  # these could have brought it
+        if len(completion.failures) < len(part.rows):  # members that were tried could have read it
             until_s = time.monotonic() + limits.mirror_pause_s
-            for member in part.tried:
-                self._pause_member(member, until_s)
+            self._paused_s |= dict.fromkeys(part.tried, until_s)
         tried = (*part.tried, number)
-        untried = self._holders[part.requests.file[failed]]
-        untried[:, tried] = False
-        elsewhere = np.any(untried, axis=1)
-        for failure, more in zip(completion.failures, elsewhere.tolist(), strict=True):
-            if not more:
-                row = int(part.rows[failure.extent])
-                ticket.failures.append(failure._replace(extent=row))
-        self._rerouted += int(np.count_nonzero(elsewhere))
-        kinds, kind = np.unique(untried, axis=0, return_inverse=True)
-        for group in range(len(kinds)):
-            again = failed[elsewhere & (kind.reshape(-1) == group)]
-            if len(again):
-                alone = _select_extents(part.requests, again, np.arange(len(again) + 1))
-                self._put(_MirroredPart(ticket, alone, part.rows[again], tried))
+        for failure in completion.failures:
+            rows = part.rows[[failure.extent]]
+            untried = self._holders[part.requests.file[failure.extent]].copy()
+            untried[list(tried)] = False
+            if untried.any():
+                alone = _select_extents(part.requests, np.array([failure.extent]), np.arange(2))
+                self._put(_MirroredPart(ticket, alone, rows, tried))
+                self._rerouted += 1
+            else:
+                ticket.failures.append(failure._replace(extent=int(rows[0])))
         ticket.parts -= 1
         if not ticket.parts:
             self._finish(ticket)

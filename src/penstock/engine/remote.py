@@ -23,8 +23,7 @@ from . import threads
 from .object_client import Answer, Bucket, ObjectRefused, retry_until
 from .object_store import open_bucket, parse_root
 from .protocol import Buffer, Completion, Failure, ReadMethod, check_requests, check_usable
-from .rate import RateAccount
-from .request_queue import AGING, Aging, Purpose
+from .request_queue import AGING, Aging, Purpose, RateAccount
 from .storage_queue import PROCESS_QUEUE
 from .threads import ThreadPool, WakeUp
 

@@ -1,14 +1,14 @@
 """The storage queue: orders the reads and writes of a process by purpose, within a shared rate.
 
 To move bytes, put a request into the queue and wait for its turn; then move them in your own
-thread, and end the turn. `request_queue.RequestQueue` decides: by purpose, with aging, and in the
-order of the requests if a write and another request have bytes in common. This module adds locks, a
-clock, the rate, the totals of each purpose, and engines whose reads take turns.
+thread, and end the turn. `request_queue.choose_next` decides: by purpose, with aging, and in the
+order of the requests if a write and another request have bytes in common. This module adds a lock,
+a clock, the rate, the totals of each purpose, and engines whose reads take turns.
 
-The life of a request: put -> waiting -> its turn (bytes are moving) -> ended; or put -> waiting ->
-given up. A turn that nobody ends (its owner was dropped) ends with its owner. After an interrupt
-inside a change the queue starts again from empty: turns that have come go on, and waiting requests
-are put again.
+The life of a request: put -> waiting -> its turn (bytes are moving) -> over; or put -> waiting ->
+given up. A turn that nobody ends (its owner was dropped) ends with its owner. The state of the
+queue is a list of requests, and each change of it is one assignment, so that an interrupt leaves
+it whole.
 
 `PROCESS_QUEUE` is the queue of this process. It has no bound until a budget gives one
 (`Budget.process_bytes_per_s`). Without a bound, requests wait only for the order of common bytes.
@@ -25,13 +25,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from .. import limits
 from ..budget import Budget
 from ..clock import Clock, SystemClock
-from ..errors import PenstockError
+from ..errors import LimitError
 from ..extent import Requests
 from . import threads
 from .protocol import (
@@ -42,27 +43,21 @@ from .protocol import (
     check_requests,
     check_usable,
 )
-from .rate import RateAccount
 from .request_queue import (
     AGING,
     Aging,
-    Dispatch,
     Kind,
     Purpose,
+    RateAccount,
     Request,
-    RequestQueue,
-    RoundRobin,
-    Target,
     check_purpose,
+    choose_next,
     make_tallies,
 )
 from .threads import WakeUp
 
-_UNBOUNDED = 1 << 62
 _WAIT_NS_MAX = 100_000_000
 """Longest sleep: a turn whose owner was dropped is noticed then."""
-_SHARED = 0
-"""The only target of the queue: storage that others use, too."""
 _SLICE_NS = 5_000_000
 """Longest wait for reports of one ticket while the turn of another may come."""
 _QUEUE_TICKETS = 1 << 40
@@ -84,19 +79,9 @@ class PurposeTotals(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
-    """A request in the queue.
+class _QueuedRequest(Request):
+    """A request, and the wake-up of the thread that waits for its turn."""
 
-    dispatch:     None until its turn has come, at `start_ns`.
-    is_lost:      the queue started again, and `replacement` is its next entry, once it has one.
-    """
-
-    request: Request
-    dispatch: Dispatch | None = None
-    start_ns: int = 0
-    is_over: bool = False
-    is_lost: bool = False
-    replacement: _Entry | None = None
     news: WakeUp = field(default_factory=WakeUp)
 
 
@@ -106,48 +91,37 @@ class Turn:
     As a context it waits for the turn and ends it; OSError, ECANCELED, if it was given up.
     """
 
-    def __init__(self, queue: StorageQueue, entry: _Entry) -> None:
-        self._queue, self._entry = queue, entry
+    def __init__(self, queue: StorageQueue, request: _QueuedRequest) -> None:
+        self._queue, self._request = queue, request
 
     @property
     def number(self) -> int | None:
         """Number of the turn, in the order in which turns come; None until it has come."""
-        self._queue.advance()
-        self._follow()
-        return None if self._entry.dispatch is None else self._entry.dispatch.number
+        return self._request.number
 
     def is_due(self) -> bool:
         """True if the bytes may move now: the turn has come and has not ended."""
-        return self.number is not None and not self._entry.is_over
+        self._queue.advance()
+        return self._request.number is not None and not self._request.is_over
 
     def wait(self, timeout_ns: int | None = None) -> bool:
         """Wait for the turn; False if it was given up or the time is over."""
-        while True:
-            has_come = self._queue.wait_for_turn(self._entry, timeout_ns)
-            if not self._follow():
-                return has_come
+        return self._queue.wait_for_turn(self._request, timeout_ns)
 
     def end(self, moved_bytes: int | None = None) -> None:
         """End the turn, or give it up if it has not come. May be called again.
 
         moved_bytes:  bytes that moved, for the totals; all of them by default.
         """
-        self._queue.end_turn(self._entry, moved_bytes)
+        self._queue.end_turn(self._request, moved_bytes)
 
     def give_up(self) -> None:
         """End the turn unless it has come; a thread that waits for it goes on."""
-        self._queue.end_turn(self._entry, 0, is_waiting=True)
-
-    def _follow(self) -> bool:
-        """Put the request again if the queue started again; True if it did."""
-        if not self._entry.is_lost:
-            return False
-        self._entry = self._queue.put_again(self._entry)
-        return True
+        self._queue.end_turn(self._request, 0, is_waiting=True)
 
     def __del__(self) -> None:
-        if not self._entry.is_over:
-            self._queue.drop(self._entry)
+        if not self._request.is_over:
+            self._queue.drop(self._request)
 
     def __enter__(self) -> Self:
         try:
@@ -173,10 +147,9 @@ class StorageQueue:
     is_bounded:    whether requests may have to wait, and are put; else they are only counted.
     read_tallies:  by purpose, the bytes of reads that native engines were given.
 
-    Guarantees, in addition to `RequestQueue`: at most `inflight_bytes_max` bytes have their turn
-    at a time (a larger request goes alone), and shared storage moves no more than the lowest limit,
-    on average over a tenth of a second and the last request. A request goes whole: put a long
-    transfer in parts, so that urgent requests come between.
+    Guarantees, in addition to `choose_next`: every request has one turn, and shared storage moves
+    no more than the lowest limit, on average over a tenth of a second and the last request. A
+    request goes whole: put a long transfer in parts, so that urgent requests come between.
     """
 
     def __init__(
@@ -192,12 +165,11 @@ class StorageQueue:
 
     def reset(self) -> None:
         """Forget everything, in a forked process: its parent's requests are not its own."""
-        self._core = self._make_core()
         self._account = RateAccount()
         self._limits: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
         self._engines: weakref.WeakSet[QueuedEngine] = weakref.WeakSet()
-        self._entries: dict[int, _Entry] = {}  # by request
-        self._dropped: deque[_Entry] = deque()
+        self._requests: list[_QueuedRequest] = []  # in the order of their arrival
+        self._dropped: deque[_QueuedRequest] = deque()
         self._numbers = itertools.count()
         self.read_tallies = make_tallies()
         self._totals: dict[Purpose, list[int]] = {}  # the fields of `PurposeTotals`
@@ -252,37 +224,14 @@ class StorageQueue:
                None if no other request has bytes in common with this one.
         """
         with self._lock:
-            number = next(self._numbers)
-            key = 2 * number + 1 if file is None else 2 * file
+            if len(self._requests) >= limits.pieces_max:
+                raise LimitError(f"pieces_max {limits.pieces_max} requests wait: finish some first")
             now_ns = self._clock.now_ns()
-            entry = _Entry(Request(number, kind, purpose, key, offset, length, now_ns))
-            turn = Turn(self, entry)
-            self._put(entry)
+            request = _QueuedRequest(kind, purpose, length, now_ns, file, offset)
+            turn = Turn(self, request)  # ends the request after an interrupt
+            self._requests.append(request)
+            self._advance()
         return turn
-
-    def put_again(self, entry: _Entry) -> _Entry:
-        """Put a request again that waited when the queue started again, for `Turn`."""
-        with self._lock:
-            if entry.replacement is None:
-                request = replace(
-                    entry.request, id=next(self._numbers), arrived_ns=self._clock.now_ns()
-                )
-                replacement = _Entry(request)
-                self._put(replacement)
-                entry.replacement = replacement
-            return entry.replacement
-
-    def _put(self, entry: _Entry) -> None:
-        """Put an entry into the queue. Called with the lock held."""
-        try:
-            self._core.put(entry.request)
-            self._entries[entry.request.id] = entry
-        except PenstockError:  # nothing was changed
-            raise
-        except BaseException:
-            self._start_again()
-            raise
-        self._advance()
 
     def count(self, kind: Kind, purpose: Purpose, moved_bytes: int) -> None:
         """Count a request that takes no turn: the queue has no bound, or the request is for a disk
@@ -290,9 +239,9 @@ class StorageQueue:
         with self._lock:
             self._count(kind, purpose, moved_bytes, 0)
 
-    def drop(self, entry: _Entry) -> None:
+    def drop(self, request: _QueuedRequest) -> None:
         """End a turn whose owner is gone, soon. Takes no lock: the garbage collector calls it."""
-        self._dropped.append(entry)
+        self._dropped.append(request)
 
     def totals(self) -> dict[Purpose, PurposeTotals]:
         """Return the bytes that moved, and the time waited, for each purpose."""
@@ -315,99 +264,67 @@ class StorageQueue:
         with self._lock:
             self._advance()
 
-    def wait_for_turn(self, entry: _Entry, timeout_ns: int | None) -> bool:
+    def wait_for_turn(self, request: _QueuedRequest, timeout_ns: int | None) -> bool:
         """Implement `Turn.wait`."""
         end_ns = None if timeout_ns is None else self._clock.now_ns() + timeout_ns
-        while not entry.is_over:
+        while not request.is_over:
             with self._lock:
                 self._advance()
-                if entry.is_over or entry.dispatch is not None:
-                    return not entry.is_over
+                if request.is_over or request.number is not None:
+                    return not request.is_over
                 rate_ns = self._account.find_wait_ns(self._clock.now_ns())
                 sleep_ns = min(_WAIT_NS_MAX, rate_ns or _WAIT_NS_MAX)
             if end_ns is not None:
                 sleep_ns = min(sleep_ns, end_ns - self._clock.now_ns())
                 if sleep_ns <= 0:
                     return False
-            entry.news.wait(sleep_ns * 1e-9)
+            request.news.wait(sleep_ns * 1e-9)
         return False
 
-    def end_turn(self, entry: _Entry, moved_bytes: int | None, *, is_waiting: bool = False) -> None:
+    def end_turn(
+        self, request: _QueuedRequest, moved_bytes: int | None, *, is_waiting: bool = False
+    ) -> None:
         """Implement `Turn.end`, and `Turn.give_up` with `is_waiting`."""
         with self._lock:
-            if not is_waiting or entry.dispatch is None:
-                self._end(entry, moved_bytes)
+            if not is_waiting or request.number is None:
+                self._end(request, moved_bytes)
                 self._advance()
 
     # -- with the lock held ------------------------------------------------------------------------
 
-    def _start_again(self) -> None:
-        """Forget all requests after an interrupt inside a change; waiting ones are put again."""
-        entries, self._entries = self._entries, {}
-        self._core = self._make_core()
-        for entry in entries.values():
-            entry.is_lost = entry.is_over = entry.dispatch is None
-            entry.news.send()
-
-    def _make_core(self) -> RequestQueue:
-        target = Target(self._inflight_bytes_max or _UNBOUNDED)
-        return RequestQueue(RoundRobin(self._aging), [target])
-
     def _advance(self) -> None:
-        """Let the turns come that may."""
-        try:
-            self._let_turns_come()
-        except BaseException:
-            self._start_again()
-            raise
-
-    def _let_turns_come(self) -> None:
         while self._dropped:
-            self._end(self._dropped.popleft(), 0)
-        if not self._entries:
+            self._end(self._dropped[0], 0)
+            self._dropped.popleft()
+        self._requests = [request for request in self._requests if not request.is_over]
+        if not self._requests:
             return
         now_ns = self._clock.now_ns()
         while True:
             rate = self.bytes_per_s  # limits of dropped holders are gone
             self.is_bounded = rate is not None or self._inflight_bytes_max is not None
             self._account.set_rate(rate, now_ns)
-            is_open = not self._account.find_wait_ns(now_ns)
-            shared = self._core.targets[_SHARED]
-            if shared.available != is_open:
-                self._core.update(_SHARED, Target(shared.queued_bytes_max, available=is_open))
-            dispatch = self._core.take()
-            if dispatch is None:
+            if self._account.find_wait_ns(now_ns):
                 return
-            self._account.charge(dispatch.request.length, now_ns)
-            entry = self._entries[dispatch.request.id]
-            entry.dispatch, entry.start_ns = dispatch, now_ns
-            entry.news.send()
+            row = choose_next(self._requests, self._aging, self._inflight_bytes_max)
+            if row is None:
+                return
+            request = self._requests[row]
+            self._account.charge(request.length, now_ns)
+            request.start_ns = now_ns
+            request.number = next(self._numbers)
+            request.news.send()
 
-    def _end(self, entry: _Entry, moved_bytes: int | None) -> None:
-        try:
-            self._end_entry(entry, moved_bytes)
-        except BaseException:
-            self._start_again()
-            raise
-
-    def _end_entry(self, entry: _Entry, moved_bytes: int | None) -> None:
-        request = entry.request
-        entry.is_over = True
-        if self._entries.get(request.id) is not entry:
-            return  # it has ended, is the parent's, or is from before the queue started again
-        del self._entries[request.id]
-        if entry.dispatch is None:
-            self._core.withdraw(request.id)
-        else:
+    def _end(self, request: _QueuedRequest, moved_bytes: int | None) -> None:
+        is_new = not request.is_over and request in self._requests  # and not of the parent process
+        if is_new and request.number is not None:
             moved = request.length if moved_bytes is None else moved_bytes
-            self._count(request.kind, request.purpose, moved, entry.start_ns - request.arrived_ns)
-            self._core.done(entry.dispatch)
-        entry.news.send()
+            self._count(request.kind, request.purpose, moved, request.start_ns - request.arrived_ns)
+        request.is_over = True
+        request.news.send()
 
     def _count(self, kind: Kind, purpose: Purpose, moved_bytes: int, waited_ns: int) -> None:
-        sums = self._totals.get(purpose)
-        if sums is None:
-            sums = self._totals[purpose] = list(PurposeTotals())
+        sums = self._totals.setdefault(purpose, list(PurposeTotals()))
         sums[0 if kind == "read" else 1] += moved_bytes
         sums[2] += waited_ns
 
@@ -563,6 +480,7 @@ class QueuedEngine:
         """
         if not self._waiting or not self._may_forward:
             return
+        self._queue.advance()
         due = [
             (number, ticket)
             for ticket, waiting in self._waiting.items()

@@ -25,10 +25,6 @@
         def make(self, inflight_bytes_max, clock):
             return MyQueue(inflight_bytes_max, clock=clock)
 
-    class TestMyPolicy(PolicySuite):
-        def make(self):
-            return MyPolicy()
-
 A subclass says how to make one; overriding a test of a suite is a defect, and is refused. The
 suites need pytest and hypothesis; nothing else in penstock imports them. `same_batch` needs
 neither: it checks, in a training loop, that ranks have equal batches.
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
     from .formats import FormatSuite as FormatSuite
     from .formats import Written as Written
     from .peer import PeerSuite as PeerSuite
-    from .policy import PolicySuite as PolicySuite
     from .reading import EngineRead as EngineRead
     from .reading import finish as finish
     from .reading import write_files as write_files
@@ -58,7 +53,6 @@ else:
             "engine": "EngineSuite",
             "formats": "FormatSuite Written",
             "peer": "PeerSuite",
-            "policy": "PolicySuite",
             "reading": "EngineRead finish write_files",
             "storage_queue": "StorageQueueSuite",
             "batch_peers": "same_batch",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from .. import limits
 from ..engine.protocol import Buffer, Completion, Engine
-from ..engine.request_queue import Aging, Purpose, Request, RequestQueue, RoundRobin, Target
+from ..engine.request_queue import Aging, Purpose, Request, choose_next
 from ..errors import UsageError
 from ..extent import Requests
 from .reading import Contents, EngineRead, Extent, deadline_s, finish, random_bytes, second_ns
@@ -60,15 +60,12 @@ _waits_ns = st.sampled_from(range(0, limits.patience_ns_max + 1, limits.patience
 
 
 def _order_turns(purposes: Sequence[Purpose], aging: Aging) -> list[int]:
-    """Return the order in which one target serves successive requests, by the queue of
+    """Return the order in which successive requests are served, one at a time, by
     `penstock.engine.request_queue`."""
-    queue = RequestQueue(RoundRobin(aging), [Target()])
-    for number, purpose in enumerate(purposes):
-        queue.put(Request(number, "read", purpose, number, 0, 1, arrived_ns=number))
+    requests = [Request("read", purpose, 1, number) for number, purpose in enumerate(purposes)]
     order = []
-    while (dispatch := queue.take()) is not None:
-        order.append(dispatch.request.id)
-        queue.done(dispatch)
+    while (row := choose_next(requests, aging)) is not None:
+        order.append(requests.pop(row).arrived_ns)
     return order
 
 
