@@ -117,9 +117,8 @@ def _show_host(as_json: bool) -> None:
     from ..doctor.extras import list_extras
 
     if as_json:
-        values = {"findings": examine_host(), "extras": list_extras()}
-        rows = {name: [row._asdict() for row in found] for name, found in values.items()}
-        console.print_json(rows)
+        findings = [finding._asdict() for finding in examine_host()]
+        console.print_json({"findings": findings, "extras": [e._asdict() for e in list_extras()]})
     else:
         show_host(console.show_line)
 
