@@ -31,7 +31,7 @@ from penstock._core import ImageTransform, RowPositions
 from penstock.images.positions import find_positions
 from penstock.images.rows import no_positions
 from penstock.loader.collate import Arrays
-from penstock.order.sample_seeds import derive_epoch_key
+from penstock.order.augmentation import derive_epoch_key
 
 from .__main__ import build_floors, finish
 from .contender import ROOT

@@ -45,7 +45,7 @@ PURE_FOLDERS = {"order", "plan"}
 OS_NAMES = {
     "penstock.arguments": {"fsencode", "fsdecode", "PathLike"},  # conversions of names
     "penstock.extent": {"fsencode", "fsdecode", "path"},
-    "penstock.order.shuffle_array": {"sched_getaffinity"},  # threads, not values
+    "penstock.order.shuffling": {"sched_getaffinity"},  # threads, not values
 }
 """Names of `os` that pure modules may use."""
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import images
 from penstock._core import ImageTransform
-from penstock.order.sample_seeds import derive_epoch_key
+from penstock.order.augmentation import derive_epoch_key
 
 Crop = tuple[int, int, int, int, int]
 

@@ -15,8 +15,7 @@ from penstock._core import count_packed_rows, pack_documents
 from penstock.errors import DataError, LimitError, StateError, UsageError
 from penstock.order import Order, PackedOrder
 from penstock.order.packed_order import PackingRule, choose_window
-from penstock.order.row_counts import RowCounts
-from penstock.order.row_layout import place_pieces
+from penstock.order.packed_rows import RowCounts, place_pieces
 
 from .packing_twin import pack_plainly, place_plainly
 

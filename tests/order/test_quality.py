@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock import Order, limits
 from penstock.order import shuffle_quality
-from penstock.order.quality import count_inversions, expected_kernel, label_mix
+from penstock.order.shuffling import count_inversions, expected_kernel, label_mix
 from penstock.plan.placement import Placement
 from tests.slices import first
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Order, limits
-from penstock.order.shuffle_blocks import (
+from penstock.order.shuffling import (
     ReadCost,
     choose_blocks,
     choose_chunk_blocks,

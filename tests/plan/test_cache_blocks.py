@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import limits
 from penstock.cache.join import CacheMembership, join_cache
-from penstock.order.shuffle_blocks import ReadCost
+from penstock.order.shuffling import ReadCost
 from penstock.plan.cache_blocks import choose_cache_block
 from penstock.ranks.place import Place
 from tests.cache.test_cache import Gathering, run, total

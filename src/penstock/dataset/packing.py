@@ -47,7 +47,7 @@ from ..order.packed_order import (
     choose_window,
     count_joined_rows,
 )
-from ..order.row_layout import PlacedPieces, ignored_label, lay_out_tokens, place_pieces
+from ..order.packed_rows import PlacedPieces, ignored_label, lay_out_tokens, place_pieces
 from ..plan.batch_layout import FieldRows
 from ..plan.piece_source import check_tokens
 from ..plan.steps import StepPlan

@@ -23,8 +23,8 @@ from ..errors import PenstockError, UsageError
 from ..index import codecs
 from ..index.fields import Field
 from ..index.table import Index
+from ..order.augmentation import rng
 from ..order.order import Marks
-from ..order.sample_seeds import rng
 from ..plan.batch_layout import Ids, PlanSource
 from ..plan.steps import Group, StepPlan, plan_samples
 from .fields import Ragged, build_fields, describe_row

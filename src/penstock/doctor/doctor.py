@@ -33,7 +33,7 @@ from ..index.read_cost import summarize_cost
 from ..loader.auto_shuffle import choose_shuffle, record_choice
 from ..loader.batch import choose_readahead
 from ..order.order import list_instruction_sets
-from ..order.shuffle_blocks import Blocking
+from ..order.shuffling import Blocking
 from ..plan.cache_blocks import CacheBlockChoice, choose_cache_block
 from .ceilings import (
     StorageCeiling,

@@ -21,7 +21,7 @@ from ..index.table import Index
 from ..loader.collate import Arrays, Leaves
 from ..loader.decode import LoadedStep
 from ..loader.explain import DecodeGain
-from ..order.sample_seeds import derive_epoch_key
+from ..order.augmentation import derive_epoch_key
 from ..plan.batch_layout import PlanSource
 from .cropped_reads import CroppedReads, can_crop_reads
 from .gains import WORDS, measure_gains

@@ -15,7 +15,7 @@ from ..engine.store import build_changed_error, build_storage_error
 from ..errors import PenstockError
 from ..extent import Extents
 from ..order.order import Order
-from ..order.shuffle_blocks import ReadCost
+from ..order.shuffling import ReadCost
 from .table import Index
 
 _SAMPLES_PROBED = 4096

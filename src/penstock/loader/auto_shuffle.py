@@ -25,8 +25,13 @@ from ..errors import UsageError
 from ..index.layout import Chunked
 from ..index.read_cost import measure_cost, summarize_cost
 from ..order.order import Order, Ordering, parse_shuffle
-from ..order.quality import shuffle_quality
-from ..order.shuffle_blocks import Blocking, choose_blocks, choose_chunk_blocks, window_samples
+from ..order.shuffling import (
+    Blocking,
+    choose_blocks,
+    choose_chunk_blocks,
+    shuffle_quality,
+    window_samples,
+)
 from ..plan.steps import Steps
 from ..ranks.gather import find_store
 from ..ranks.place import Place, find_reader

@@ -28,7 +28,7 @@ from ..dataset.sample import takes_views as takes_views
 from ..engine.threads import WakeUp, join_threads, start_threads
 from ..index.table import Index
 from ..meter import Span
-from ..order.sample_seeds import derive_epoch_key
+from ..order.augmentation import derive_epoch_key
 from ..plan.batch_layout import PlanSource
 from ..plan.steps import StepPlan
 from .collate import Arrays, Collation, Leaves, Take

@@ -32,7 +32,7 @@ from ..index.layout import Chunked
 from ..meter import Counters, Meter
 from ..order.order import Ordering, Shuffle
 from ..order.packed_order import PackedOrder
-from ..order.quality import shuffle_quality
+from ..order.shuffling import shuffle_quality
 from ..plan.batch_layout import PlanSource
 from ..plan.cache_blocks import measure_cache_blocks
 from ..plan.cursor import Cursor

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
+    from .augmentation import rng as rng
     from .mixture import Mixture as Mixture
     from .order import Order as Order
     from .order import Shuffle as Shuffle
     from .packed_order import PackedOrder as PackedOrder
-    from .quality import label_mix as label_mix
-    from .quality import shuffle_quality as shuffle_quality
-    from .sample_seeds import rng as rng
     from .selection import Selection as Selection
-    from .shuffle_array import shuffle as shuffle
+    from .shuffling import label_mix as label_mix
+    from .shuffling import shuffle as shuffle
+    from .shuffling import shuffle_quality as shuffle_quality
     from .weighted import WeightedOrder as WeightedOrder
     from .weighted import WeightTable as WeightTable
 else:
@@ -35,10 +35,9 @@ else:
             "mixture": "Mixture",
             "order": "Order Shuffle",
             "packed_order": "PackedOrder",
-            "quality": "label_mix shuffle_quality",
-            "sample_seeds": "rng",
+            "augmentation": "rng",
             "selection": "Selection",
-            "shuffle_array": "shuffle",
+            "shuffling": "label_mix shuffle shuffle_quality",
             "weighted": "WeightTable WeightedOrder",
         },
     )

@@ -28,7 +28,7 @@ _named_max = 12
 
 
 @dataclass(frozen=True)
-class Curriculum:
+class Curriculum(Ordering):
     """An `Ordering` of stages, each an ordering of the same dataset.
 
     stages:  the stages' orders of epoch 0, unrelated to each other.
@@ -59,11 +59,11 @@ class Curriculum:
         return self.length
 
     @property
-    def seed(self) -> int:
+    def seed(self) -> int:  # type: ignore[override]
         return self.stages[0].seed
 
     @property
-    def shuffle(self) -> Shuffle:
+    def shuffle(self) -> Shuffle:  # type: ignore[override]
         return self.stages[0].shuffle
 
     @property
@@ -79,10 +79,6 @@ class Curriculum:
         stages = ",".join(names)
         return f"curriculum-1:{self.unit}:{stages};{self.length}/{self.parts()[0].algorithm}"
 
-    def at_epoch(self, epoch: int) -> Curriculum:
-        """The order of another epoch of the same data."""
-        return replace(self, epoch=epoch)
-
     def for_steps(self, global_batch: int, steps: int) -> Curriculum:
         """The same curriculum with starts in steps converted to positions.
 
@@ -96,12 +92,7 @@ class Curriculum:
         begins = begins if self.unit == "steps" else ()
         return replace(self, length=length, _begins=begins)
 
-    def samples(self, positions: npt.ArrayLike) -> Words:
-        """Return the samples at these positions, in their shape."""
-        return self.rows(positions)[0]
-
     def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
-        """Return samples and marks together."""
         words = check_words(positions, len(self), "position")
         places = words.reshape(-1) + np.uint64(self.epoch * self.length)
         begins = np.array(self._require_begins(), np.uint64)
@@ -131,7 +122,6 @@ class Curriculum:
         ]
 
     def parts(self) -> tuple[Order, ...]:
-        """The orders that the stages are made of."""
         return tuple(order for stage in self.stages for order in stage.parts())
 
     def _require_begins(self) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import UsageError
 from .keys import WORD, Words
-from .order import Marks, Order, Shuffle, check_words
+from .order import Marks, Order, Ordering, Shuffle, check_words
 from .weighted import WeightedOrder, WeightTable
 
 Weights = Sequence[float]
@@ -146,7 +146,7 @@ class _Stretch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(Ordering):
     """An `Ordering` that draws from several datasets by weight.
 
     Samples are numbered one dataset after the other. Epoch e continues where epoch e-1 ended:
@@ -183,12 +183,7 @@ class Mixture:
 
     @property
     def algorithm(self) -> str:
-        """Identifier of the algorithm; a saved state continues only under the same one."""
         return f"mixture-1:{self.recipe.digest}/{self.parts()[0].algorithm}"
-
-    def at_epoch(self, epoch: int) -> Mixture:
-        """The order of another epoch of the same data."""
-        return replace(self, epoch=epoch)
 
     def for_steps(self, global_batch: int, steps: int) -> Mixture:
         """The same mixture with a schedule in steps converted to one in positions.
@@ -204,10 +199,6 @@ class Mixture:
             start // steps * recipe.length + start % steps * global_batch for start in recipe.starts
         ]
         return replace(self, recipe=recipe, _stretches=self._draw_stretches(starts))
-
-    def samples(self, positions: npt.ArrayLike) -> Words:
-        """Return the samples at these positions, numbered over all datasets one after the other."""
-        return self.rows(positions)[0]
 
     def marks(self, positions: npt.ArrayLike) -> Marks:
         """Return "source", each position's dataset number, and "pass", that dataset's own epoch."""
@@ -274,7 +265,6 @@ class Mixture:
         return counts
 
     def parts(self) -> tuple[Order, ...]:
-        """The order of each dataset's first pass."""
         return tuple(self._make_order(source, 0) for source in range(len(self.recipe.counts)))
 
     # -- implementation ----------------------------------------------------------------------------

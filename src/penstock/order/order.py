@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -57,23 +57,76 @@ Marks = Mapping[str, npt.NDArray[np.int64]]
 """Values that an order gives for each position besides the sample, by name."""
 
 
-class Ordering(Protocol):
-    """Assignment of samples to the positions of an epoch: an `Order`, `WeightedOrder`, `Mixture`,
-    `Selection` or `Curriculum`."""
+class Ordering:
+    """Assignment of samples to the positions of an epoch: the base of `Order`, `WeightedOrder`,
+    `Mixture`, `Selection`, `Curriculum` and the orders of rows."""
+
+    __slots__ = ()
+    seed: int
+    epoch: int
+    shuffle: Shuffle
 
     @property
-    def seed(self) -> int: ...
+    def algorithm(self) -> str:
+        """Identifier of the algorithm; a saved state continues only under the same one."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def at_epoch(self, epoch: int) -> Self:
+        """Return the order of another epoch of the same data."""
+        return replace(self, epoch=epoch)  # type: ignore[type-var]
+
+    def for_steps(self, global_batch: int, steps: int) -> Self:
+        """Return the order that knows the division of an epoch into steps; see `Mixture`."""
+        return self
+
+    def samples(self, positions: npt.ArrayLike) -> Words:
+        """Return the samples at these positions, in their shape."""
+        return self.rows(positions)[0]
+
+    def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
+        """Return the samples at these positions, and their marks."""
+        return self.samples(positions), {}
+
+    def count_drawn(self, position: int) -> list[int]:
+        """Count the samples drawn over all epochs before a position, from each part."""
+        raise NotImplementedError
+
+    def parts(self) -> tuple[Order, ...]:
+        """Return the orders that this one is made of."""
+        raise NotImplementedError
+
+
+class DerivedOrdering(Ordering):
+    """An ordering that is made from another one, `inner`, and has its epochs."""
+
+    inner: Ordering
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
     @property
-    def shuffle(self) -> Shuffle: ...
+    def seed(self) -> int:  # type: ignore[override]
+        return self.inner.seed
+
     @property
-    def algorithm(self) -> str: ...
-    def __len__(self) -> int: ...
-    def at_epoch(self, epoch: int) -> Ordering: ...
-    def for_steps(self, global_batch: int, steps: int) -> Ordering: ...
-    def samples(self, positions: npt.ArrayLike) -> Words: ...
-    def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]: ...
-    def count_drawn(self, position: int) -> list[int]: ...
-    def parts(self) -> tuple[Order, ...]: ...
+    def epoch(self) -> int:  # type: ignore[override]
+        return self.inner.epoch
+
+    @property
+    def shuffle(self) -> Shuffle:  # type: ignore[override]
+        return self.inner.shuffle
+
+    def at_epoch(self, epoch: int) -> Self:
+        return replace(self, inner=self.inner.at_epoch(epoch))  # type: ignore[type-var]
+
+    def count_drawn(self, position: int) -> list[int]:
+        return self.inner.count_drawn(position)
+
+    def parts(self) -> tuple[Order, ...]:
+        return self.inner.parts()
 
 
 class _Map(Protocol):
@@ -81,7 +134,6 @@ class _Map(Protocol):
 
     def forward(self, positions: Words, samples: Words) -> int: ...
     def inverse(self, samples: Words, positions: Words) -> int: ...
-    def run(self, start: int, samples: Words) -> int: ...
 
 
 def list_instruction_sets() -> list[str]:
@@ -98,7 +150,7 @@ def key_state(tag: int, *words: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Order(Ordering):
     """A bijection between the positions of an epoch and its samples, both 0..count-1.
 
     count:    samples, 1..2^62.
@@ -128,15 +180,15 @@ class Order:
         check_fields(self, "")
         if self.block * self.group > limits.order_count_max:
             raise UsageError(f"block * group is {self.block * self.group}: use at most 2^62")
-        object.__setattr__(self, "_map", self._build_map())
-
-    def _build_map(self) -> _Map:
-        if self.shuffle == "none":
-            return _Identity(self.count)
-        if self.shuffle == "blocked":
-            return _Blocked(self)
-        exact: _Map = Permutation(self.count, self.key())
-        return exact
+        mapping: _Map
+        match self.shuffle:
+            case "none":
+                mapping = _Identity(self.count)
+            case "blocked":
+                mapping = _Blocked(self)
+            case _:
+                mapping = Permutation(self.count, self.key())
+        object.__setattr__(self, "_map", mapping)
 
     def __len__(self) -> int:
         return self.count
@@ -147,29 +199,14 @@ class Order:
         again = partial(Order, purpose=self.purpose, **options)
         return again, (self.count, self.seed, self.epoch)
 
-    def at_epoch(self, epoch: int) -> Order:
-        """The order of another epoch of the same data."""
-        return replace(self, epoch=epoch)
-
-    def for_steps(self, global_batch: int, steps: int) -> Order:
-        """Return the order itself: the division of an epoch into steps does not change it."""
-        return self
-
-    def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
-        """Return the samples, and no marks; see `Mixture.marks`."""
-        return self.samples(positions), {}
-
     def count_drawn(self, position: int) -> list[int]:
-        """Count the samples drawn over all epochs before a position; see `Mixture.count_drawn`."""
         return [self.epoch * self.count + position]
 
     def parts(self) -> tuple[Order, ...]:
-        """The orders that this one is made of."""
         return (self,)
 
     @property
     def algorithm(self) -> str:
-        """Identifier of the algorithm; a saved state continues only under the same one."""
         match self.shuffle:
             case "none":
                 return "none-1"
@@ -198,7 +235,11 @@ class Order:
         start = check_whole("run(start)", start, 0, self.count)
         count = check_whole("run(count)", count, 0, self.count - start)
         out = np.empty(count, np.uint64)
-        self._map.run(start, out)
+        if isinstance(self._map, Permutation):
+            self._map.run(start, out)
+        else:
+            out[:] = np.arange(start, start + count, dtype=np.uint64)
+            self._map.forward(out, out)
         return out
 
     def _map_values(
@@ -257,10 +298,6 @@ class _Identity:
 
     inverse = forward
 
-    def run(self, start: int, samples: Words) -> int:
-        samples[:] = np.uint64(start) + np.arange(samples.size, dtype=np.uint64)
-        return find_outside(samples, self._count)
-
 
 class _Blocked:
     """A permutation of blocks, and of the samples within groups of `group` blocks.
@@ -305,10 +342,6 @@ class _Blocked:
             place -= self._missing * (slot > self._partial_slot)
             self._groups.inverse(place, positions)
         return outside
-
-    def run(self, start: int, samples: Words) -> int:
-        samples[:] = np.uint64(start) + np.arange(samples.size, dtype=np.uint64)
-        return self.forward(samples, samples)
 
 
 def _check_integers(values: npt.ArrayLike, noun: str) -> npt.NDArray[Any]:

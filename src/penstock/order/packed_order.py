@@ -7,7 +7,7 @@ sorted by length: that would fill rows a tenth of a percent better, and gather h
 ones in some rows and one long one in others. The rows of a window are permuted by an `Order`.
 
 So a row of an epoch is found by packing one window, if the rows before that window are known
-(`row_counts`).
+(`packed_rows`).
 
 A `JoinedOrder` cuts rows from documents joined end to end instead, in their sequence in storage.
 The tokens of all documents are one stream, across files. Row r of L tokens has the tokens from
@@ -20,10 +20,9 @@ documents. They are the same in every epoch; an `Order` shuffles them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +33,8 @@ from ..arguments import check_fields, check_whole, choice, whole
 from ..errors import DataError, LimitError, UsageError
 from .buckets import BucketRule, PackedWindow
 from .keys import Words
-from .order import Marks, Order, Ordering, Shuffle
-from .row_counts import Integers, RowCounts
+from .order import DerivedOrdering, Marks, Order, Ordering
+from .packed_rows import Integers, RowCounts
 
 ReadLengths = Callable[[Words], Integers]
 """Function from the numbers of documents, in the whole dataset, to their tokens."""
@@ -145,6 +144,17 @@ class RowPieces(NamedTuple):
             {name: column[part] for name, column in self.marks.items()},
         )
 
+    def take(self, at: Integers, offsets: Integers) -> RowPieces:
+        """Return the pieces at these indices, of rows with these offsets."""
+        return RowPieces(
+            offsets,
+            self.documents.take(at),
+            self.start.take(at),
+            self.length.take(at),
+            self.tokens.take(at),
+            {name: column.take(at) for name, column in self.marks.items()},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Window:
@@ -161,15 +171,7 @@ class _Window:
         offsets = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
         at = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], counts)
-        pieces = self.pieces
-        return RowPieces(
-            offsets,
-            pieces.documents.take(at),
-            pieces.start.take(at),
-            pieces.length.take(at),
-            pieces.tokens.take(at),
-            {name: column.take(at) for name, column in pieces.marks.items()},
-        )
+        return self.pieces.take(at, offsets)
 
 
 def read_document_lengths(read_lengths: ReadLengths, documents: Words) -> Integers:
@@ -182,45 +184,20 @@ def read_document_lengths(read_lengths: ReadLengths, documents: Words) -> Intege
     return lengths
 
 
-class RowOrdering(ABC):
-    """An `Ordering` whose positions are rows, and whose samples are pieces of documents in them.
+class RowOrdering(DerivedOrdering):
+    """An `Ordering` whose positions are rows, and whose samples are pieces of documents in them."""
 
-    inner:  the ordering that it is made from.
-    """
-
-    inner: Ordering
-
-    @property
-    def seed(self) -> int:
-        return self.inner.seed
-
-    @property
-    def shuffle(self) -> Shuffle:
-        return self.inner.shuffle
-
-    def parts(self) -> tuple[Order, ...]:
-        """The orders that `inner` is made of."""
-        return self.inner.parts()
-
-    def for_steps(self, global_batch: int, steps: int) -> Self:
-        """Return the order itself: the division of an epoch into steps does not change it."""
-        return self
-
-    @abstractmethod
     def pieces(self, rows: npt.ArrayLike) -> RowPieces:
         """Return the pieces of documents in these rows of the epoch."""
+        raise NotImplementedError
 
     @property
     def joins_documents(self) -> bool:
         """True if a row is one of a batch; False if it is a batch of samples."""
         return True
 
-    def samples(self, positions: npt.ArrayLike) -> Words:
-        """Return the documents in these rows, one row after the other."""
-        return self.pieces(positions).documents
-
     def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
-        """Return the documents in these rows, and their marks."""
+        """Return the documents in these rows, one row after the other, and their marks."""
         pieces = self.pieces(positions)
         return pieces.documents, pieces.marks
 
@@ -252,12 +229,10 @@ class PackedOrder(RowOrdering):
 
     @property
     def algorithm(self) -> str:
-        """Identifier of rule and algorithm; a saved state continues only under the same one."""
         return f"{self.rule.name}/{self.inner.algorithm}"
 
     @property
     def joins_documents(self) -> bool:
-        """True if a row is one of a batch; False if it is a batch of samples."""
         return isinstance(self.rule, PackingRule)
 
     @property
@@ -303,7 +278,6 @@ class PackedOrder(RowOrdering):
         return self.inner.count_drawn(window * self.rule.window)
 
     def pieces(self, rows: npt.ArrayLike) -> RowPieces:
-        """Return the pieces of documents in these rows of the epoch."""
         wanted = np.asarray(rows).reshape(-1).astype(np.uint64)
         parts: list[RowPieces] = []
         where: list[npt.NDArray[np.intp]] = []
@@ -374,17 +348,10 @@ def _join_pieces(parts: list[RowPieces], where: list[npt.NDArray[np.intp]]) -> R
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     at = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], counts)
-    marks = {
-        name: np.concatenate([part.marks[name] for part in parts])[at] for name in parts[0].marks
-    }
-    return RowPieces(
-        offsets,
-        np.concatenate([part.documents for part in parts])[at],
-        np.concatenate([part.start for part in parts])[at],
-        np.concatenate([part.length for part in parts])[at],
-        np.concatenate([part.tokens for part in parts])[at],
-        marks,
-    )
+    *columns, _ = zip(*parts, strict=True)
+    joined: list[Any] = [np.concatenate(column) for column in columns]
+    marks = {name: np.concatenate([part.marks[name] for part in parts]) for name in parts[0].marks}
+    return RowPieces(*joined, marks).take(at, offsets)
 
 
 def choose_window(length: float, mean_tokens: float) -> int:
@@ -486,22 +453,9 @@ class JoinedOrder(RowOrdering):
 
     @property
     def algorithm(self) -> str:
-        """Identifier of rule and algorithm; a saved state continues only under the same one."""
         return f"joined-1:{self.length}/{self.inner.algorithm}"
 
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def at_epoch(self, epoch: int) -> JoinedOrder:
-        """The order of another epoch of the same data."""
-        return replace(self, inner=self.inner.at_epoch(epoch))
-
-    def count_drawn(self, position: int) -> list[int]:
-        """Count the rows drawn over all epochs before a position."""
-        return self.inner.count_drawn(position)
-
     def pieces(self, rows: npt.ArrayLike) -> RowPieces:
-        """Return the pieces of documents in these rows of the epoch."""
         positions = np.asarray(rows).reshape(-1).astype(np.uint64)
         starts = self.inner.samples(positions).view(np.int64) * (self.length - 1)
         return self.documents.cut(starts, np.minimum(starts + self.length, self.documents.tokens))

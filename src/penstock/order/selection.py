@@ -27,7 +27,7 @@ from .._core import set_bits as set_bits
 from ..errors import UsageError
 from .keys import Words
 from .mixture import Mixture
-from .order import Marks, Order, Shuffle, check_words
+from .order import DerivedOrdering, Marks, Order, check_words
 from .weighted import WeightedOrder
 
 Inner = TypeVar("Inner", Order, Mixture, WeightedOrder)
@@ -221,7 +221,7 @@ def find_base(order: object) -> Order | None:
 
 
 @dataclass(frozen=True)
-class Selection(Generic[Inner]):
+class Selection(DerivedOrdering, Generic[Inner]):
     """An `Ordering` of the samples of a set, in the sequence that an inner order gives.
 
     inner:   an order of as many samples as the set has, or weights or a mixture.
@@ -231,42 +231,18 @@ class Selection(Generic[Inner]):
     inner: Inner
     subset: Subset
 
-    def __len__(self) -> int:
-        return len(self.inner)
-
     @property
     def count(self) -> int:
         """Positions of an epoch."""
         return len(self.inner)
 
     @property
-    def seed(self) -> int:
-        return self.inner.seed
-
-    @property
-    def epoch(self) -> int:
-        return self.inner.epoch
-
-    @property
-    def shuffle(self) -> Shuffle:
-        return self.inner.shuffle
-
-    @property
     def algorithm(self) -> str:
         """Identifier of set and algorithm; a saved state continues only under the same one."""
         return f"selection-1:{self.subset.digest}/{self.inner.algorithm}"
 
-    def at_epoch(self, epoch: int) -> Selection[Inner]:
-        """The order of another epoch of the same data."""
-        return replace(self, inner=self.inner.at_epoch(epoch))
-
     def for_steps(self, global_batch: int, steps: int) -> Selection[Inner]:
-        """The same order, told of the division into steps; see `Mixture.for_steps`."""
         return replace(self, inner=self.inner.for_steps(global_batch, steps))
-
-    def samples(self, positions: npt.ArrayLike) -> Words:
-        """Return the samples at these positions, in their shape."""
-        return self.rows(positions)[0]
 
     def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
         """Return samples, and the marks of the inner order."""
@@ -294,11 +270,3 @@ class Selection(Generic[Inner]):
                 f"{what} selected of {self.subset.count:,}: leave it out, or select it"
             )
         return out
-
-    def count_drawn(self, position: int) -> list[int]:
-        """Count the samples drawn over all epochs before a position, from each dataset."""
-        return self.inner.count_drawn(position)
-
-    def parts(self) -> tuple[Order, ...]:
-        """The orders that the inner one is made of, over numbers of the set."""
-        return self.inner.parts()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from .. import limits
 from .._core import WeightTable as CoreWeightTable
 from ..errors import UsageError
 from .keys import GOLDEN, WORD, Words
-from .order import Marks, Order, Shuffle
+from .order import DerivedOrdering, Order
 
 Values = Callable[[int, int], npt.NDArray[Any]]
 """Function that gives the weights of the samples [start, stop)."""
@@ -133,7 +133,7 @@ def round_weights(count: int, values: Values, out: Integers) -> None:
 
 
 @dataclass(frozen=True)
-class WeightedOrder:
+class WeightedOrder(DerivedOrdering):
     """An `Ordering` in which each sample comes as often as its weight says.
 
     inner:  the order of the picks of an epoch.
@@ -147,21 +147,6 @@ class WeightedOrder:
     inner: Order
     table: WeightTable
 
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    @property
-    def seed(self) -> int:
-        return self.inner.seed
-
-    @property
-    def epoch(self) -> int:
-        return self.inner.epoch
-
-    @property
-    def shuffle(self) -> Shuffle:
-        return self.inner.shuffle
-
     @property
     def algorithm(self) -> str:
         """Identifier of weights and algorithm; a saved state continues only under the same one."""
@@ -173,29 +158,9 @@ class WeightedOrder:
         first = Order(1, self.seed, stream=self.inner.stream, purpose="weights").key()
         return (((first + self.epoch * GOLDEN) & WORD) * self.table.total) >> 64
 
-    def at_epoch(self, epoch: int) -> WeightedOrder:
-        """The order of another epoch of the same data."""
-        return replace(self, inner=self.inner.at_epoch(epoch))
-
-    def for_steps(self, global_batch: int, steps: int) -> WeightedOrder:
-        """Return the order itself: the division of an epoch into steps does not change it."""
-        return self
-
     def samples(self, positions: npt.ArrayLike) -> Words:
         """Return the samples at these positions, in their shape."""
         picks = self.inner.samples(positions)
         flat = picks.reshape(-1)
         self.table.pick(flat, flat, len(self), self.offset)  # all are inside: `inner` has as many
         return picks
-
-    def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
-        """Return the samples, and no marks; see `Mixture.marks`."""
-        return self.samples(positions), {}
-
-    def count_drawn(self, position: int) -> list[int]:
-        """Count the samples drawn over all epochs before a position; see `Mixture.count_drawn`."""
-        return self.inner.count_drawn(position)
-
-    def parts(self) -> tuple[Order, ...]:
-        """The orders that this one is made of, over picks."""
-        return (self.inner,)

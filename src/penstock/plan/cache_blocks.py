@@ -16,7 +16,7 @@ import numpy as np
 from .. import limits
 from ..extent import Int
 from ..index.table import Index
-from ..order.shuffle_blocks import ReadCost
+from ..order.shuffling import ReadCost
 
 _enough = 0.9
 """Part of the bandwidth of large reads that reads of cache blocks have to reach.

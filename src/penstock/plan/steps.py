@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..extent import Int, Requests, cut, make_tuples, merge, separate
 from ..order.order import Marks, Ordering
 from ..order.packed_order import RowOrdering, RowPieces
-from ..order.row_counts import RowCounter
+from ..order.packed_rows import RowCounter
 from .assignment import Locality
 from .balance import CostBalance, check_balance
 from .batch_layout import BatchLayout, Ids, StepSource, place_batches

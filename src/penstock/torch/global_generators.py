@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..loader.batch_tasks import BatchTask
-from ..order.sample_seeds import derive_sample_seed
+from ..order.augmentation import derive_sample_seed
 
 _Value = TypeVar("_Value")
 DrawPoint = tuple[int, int, int]

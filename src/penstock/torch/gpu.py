@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ..errors import UsageError
-from ..order import shuffle_array
+from ..order import shuffling
 from ..order.order import Order
 
 __all__ = ["inverse", "is_available", "permutation", "shuffle", "take"]
@@ -76,7 +76,7 @@ def shuffle(
         return out
     kernels = _find_kernels(x.device)
     if kernels is None:
-        shuffle_array.shuffle(_view_bytes(x).numpy(), seed, epoch, out=_view_bytes(out).numpy())
+        shuffling.shuffle(_view_bytes(x).numpy(), seed, epoch, out=_view_bytes(out).numpy())
         return out
     source, target = _view_words(x if _is_disjoint(x, out) else x.clone(), out)
     kernels.gather_rows(kernels.make_cipher(order, x.device), source, range(len(x)), target)
