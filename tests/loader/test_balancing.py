@@ -299,7 +299,7 @@ def test_ranks_that_know_more_packed_rows_agree(tmp_path: Path) -> None:
     def walk(rank: int, gather: Gather) -> list[list[int]]:
         options: dict[str, Any] = {"rank": rank, "world_size": 2, "seed": 1}
         loader = penstock.Loader(rows, 2, assignment=Balanced(gather=gather), **options)
-        found = loader._step_sampler.find_rows(0)
+        found = loader.step_sampler.find_rows(0)
         assert found is not None
         found.counts.reach(1 + rank * 60)
         return list_ids(loader)

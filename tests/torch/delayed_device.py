@@ -69,7 +69,7 @@ class LateStream:
 
 
 class DelayedDevice:
-    """A `DeviceStreams`; `active` is the user's current stream."""
+    """Streams as `CudaStreams` has them; `active` is the user's current stream."""
 
     def __init__(self, random: Random, missing: str = "") -> None:
         assert missing in ("", *GUARDS)
@@ -85,7 +85,7 @@ class DelayedDevice:
         self.room = 1 << 60
         """Tensors that can be allocated."""
 
-    # -- what `DeviceStreams` asks for ------------------------------------------------------------
+    # -- what `CopyTransfer` asks for ------------------------------------------------------------
 
     def check(self) -> None:
         pass

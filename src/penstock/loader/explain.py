@@ -14,11 +14,10 @@ themselves show which property of a storage binds: see `_find_storage_bound`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 from .. import limits
-from ..budget import Budget
 from ..engine.protocol import ReadMethod
 from ..meter import Counters
 
@@ -71,6 +70,20 @@ class Setup:
     decode_threads: int = 0
     cores: int = 1
     ahead: bool = True
+
+    def describe_storage(self, method: ReadMethod | None, measured: Mapping[str, Any]) -> Setup:
+        """Return the setup with the way in which an engine reads.
+
+        measured:  of the storage, if shuffle="auto" has measured it: latency_ns of a read, requests
+                   in flight, bytes_per_s.
+        """
+        known: dict[str, Any] = {"bytes_per_s": measured.get("bytes_per_s")}
+        if measured.get("latency_ns"):
+            known["reads_per_s"] = 1e9 * measured["requests"] / measured["latency_ns"]
+        if method is not None:
+            known |= {"backend": method.backend, "cached": method.cached}
+            known |= {"reads_max": method.threads, "gap_bytes": method.gap_bytes}
+        return replace(self, **known)
 
 
 class Remedy(NamedTuple):
@@ -169,36 +182,6 @@ _bound_names: Mapping[Bound, str] = {
     "copy": "copying and collating",
     "storage": "storage",
 }
-
-
-def describe_setup(
-    method: ReadMethod | None,
-    budget: Budget,
-    decode_threads: int,
-    cores: int,
-    measured: Mapping[str, Any],
-    leased: bool = False,
-) -> Setup:
-    """Return the setup of a loader with an engine.
-
-    measured:  measurements that `shuffle="auto"` has made of the storage, if any: latency_ns of a
-               read, requests in flight, bytes_per_s.
-    """
-    latency_ns, requests = measured.get("latency_ns"), measured.get("requests")
-    reading: dict[str, Any] = {}
-    if method is not None:
-        reading = {"backend": method.backend, "cached": method.cached}
-        reading |= {"reads_max": method.threads, "gap_bytes": method.gap_bytes}
-    return Setup(
-        bytes_per_s_max=budget.bytes_per_s,
-        cores_max=budget.cores,
-        leased=leased,
-        reads_per_s=1e9 * requests / latency_ns if latency_ns and requests else None,
-        bytes_per_s=measured.get("bytes_per_s"),
-        decode_threads=decode_threads,
-        cores=cores,
-        **reading,
-    )
 
 
 def explain_run(

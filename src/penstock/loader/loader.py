@@ -13,14 +13,13 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import limits
-from ..arguments import Path, check_whole
+from ..arguments import Path, check_function, check_kind, check_whole
 from ..budget import Budget
 from ..dataset.dataset import Dataset
-from ..dataset.packing import Buckets, bucket_orders, check_batch_tokens
+from ..dataset.packing import Buckets
 from ..dataset.sample import Decode, choose_gap, share_memory
 from ..dataset.weighing import WeightsOf
 from ..engine.native import Arena
@@ -30,7 +29,7 @@ from ..engine.storage_queue import PROCESS_QUEUE
 from ..errors import UsageError
 from ..index.layout import Chunked
 from ..meter import Counters, Meter
-from ..order.order import Ordering, Shuffle
+from ..order.order import Shuffle
 from ..order.packed_order import PackedOrder
 from ..order.shuffling import shuffle_quality
 from ..plan.batch_layout import PlanSource
@@ -41,16 +40,14 @@ from ..plan.steps import Assignment, Steps
 from ..ranks.gather import Gather
 from ..ranks.place import Place, choose_place, find_reader
 from ..sharing.leased_budget import LeasedBudget
-from .auto_shuffle import AutoShuffle
-from .balancing import Balanced, balance_costs, name_assignment
+from .balancing import Balanced
 from .batch import choose_readahead
 from .collate import Arrays, Leaves
 from .decode import Collate, DecodedCounts, DecodeThreads, RowDecode, RowReader
 from .epoch import DeviceTransfer, EpochIterator, OpenEpoch, record_epoch
-from .explain import Explanation, describe_setup, explain_run
+from .explain import Explanation, Setup, explain_run
 from .metrics import serve_if_configured
-from .reweighing import Reweighing
-from .sampler import StepSampler
+from .sampler import make_step_sampler
 from .sources import ArraySource, DecodeSource, Decoding
 from .step_reader import ReadResources, StepReader, Submit, TicketRouter, make_fork_error
 
@@ -142,32 +139,22 @@ class Loader:
         group: int = 64,
     ) -> None:
         if not isinstance(dataset, Dataset):
-            raise UsageError(
-                f"dataset is a {type(dataset).__name__}: give what penstock.open() returns "
-                "(penstock.torch.DataLoader also takes torch datasets)"
-            )
+            what = f"a {type(dataset).__name__}: give what penstock.open() returns"
+            raise UsageError(f"dataset is {what} (torch datasets go to penstock.torch.DataLoader)")
+        check_function("decode", decode, "a function of a sample")
+        check_function("collate", collate, "a function of a list of samples")
         decode = dataset.compose_decode(decode)
         if collate is not None and decode is None:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
         if cache is not None:
             from ..cache.host_agreement import Cache  # here: a loader without one does not load it
 
-            if not isinstance(cache, Cache):
-                raise UsageError(f"cache is {cache!r}: give a penstock.Cache")
+            check_kind("cache", cache, Cache, "a penstock.Cache")
         if assignment == "local" and cache is None:
-            raise UsageError(
-                "assignment='local' deals samples to the hosts that keep them: give cache= too"
-            )
+            raise UsageError("assignment='local' deals to the hosts that keep samples: give cache=")
         packed = dataset.rows is not None
         if packed and (cache is not None or shuffle == "auto"):
-            given = "cache" if cache is not None else 'shuffle="auto"'
-            raise UsageError(
-                f"{given} knows samples, and packed rows are made of parts of documents: leave it "
-                "out, and name a shuffle"
-            )
-        for name, function in (("decode", decode), ("collate", collate)):
-            if function is not None and not callable(function):
-                raise UsageError(f"{name} is {function!r}: give a function")
+            raise UsageError('packed rows take no cache= and no shuffle="auto": leave these out')
         self._rows: RowReader | None = None
         if isinstance(decode, RowDecode) and collate is None:
             path = dataset.path if dataset.kind is None else None
@@ -176,40 +163,27 @@ class Loader:
         self._cache = cache
         self._membership: CacheMembership | None = None
         self.batch_size = 1 if batch_size is None and global_batch_size is None else batch_size
-        own_budget = _check_budget(budget)
-        self._auto_shuffle = None
-        if shuffle == "auto":
-            self._auto_shuffle = AutoShuffle(dataset, seed, own_budget)
-            shuffle = "exact"
-        elif shuffle not in get_args(Shuffle):
-            choices = ", ".join((*get_args(Shuffle), "auto"))
-            raise UsageError(f"shuffle is {shuffle!r}: use one of {choices}")
-        make_order: Callable[[Dataset], Ordering] = methodcaller(
-            "order", seed, shuffle=shuffle, block=block, group=group
-        )
-        if batch_tokens is not None:
-            has_size = batch_size is not None or global_batch_size is not None
-            check_batch_tokens(has_size, cache is not None, self._auto_shuffle is not None)
-            make_order = bucket_orders(dataset, batch_tokens, make_order)
-        order = make_order(dataset)
-        self._step_sampler = StepSampler(
-            dataset.fingerprint,
-            order,
-            batch_size=self.batch_size,
+        # The user's, and the part that a broker leaves of it.
+        self._requested_budget = self._budget = _check_budget(budget)
+        self.step_sampler = make_step_sampler(
+            dataset,
+            seed,
+            shuffle,
+            batch_size=batch_size if batch_tokens is not None else self.batch_size,
             global_batch_size=global_batch_size,
             drop_last=drop_last,
             pad=pad,
             place=choose_place(place, data_axes, rank, world_size),
-            choice=self._auto_shuffle,
-            assignment=name_assignment(assignment),
+            budget=self._budget,
             check_peers=check_peers,
-            reweighing=Reweighing(dataset, make_order),
-            commit=dataset.commit,
-            row_table=None if dataset.rows is None else dataset.rows.find_row_table(),
-            balancing=balance_costs(dataset, order, assignment, cache),
+            assignment=assignment,
+            cache=cache,
+            batch_tokens=batch_tokens,
+            block=block,
+            group=group,
         )
-        self.drop_last = self._step_sampler.drop_last
-        self.pad = self._step_sampler.pad
+        self.drop_last = self.step_sampler.drop_last
+        self.pad = self.step_sampler.pad
         self._decode = decode
         self._row_counts = DecodedCounts()
         # Without `decode`, lines and texts are parsed to fields in the same threads, and rows are
@@ -225,8 +199,6 @@ class Loader:
             if decode_threads is None
             else check_whole("decode_threads", decode_threads, 1, limits.decode_threads_max)
         )
-        # The user's, and the part that a broker leaves of it.
-        self._requested_budget = self._budget = own_budget
         self._leased_budget: LeasedBudget | None = None
         self._arena: Arena | None = None
         self._engine: ReadingEngine | None = None
@@ -245,14 +217,14 @@ class Loader:
 
         Of packed rows, all of the epoch are counted first: see `estimate_steps`.
         """
-        return len(self._step_sampler)
+        return len(self.step_sampler)
 
     def estimate_steps(self) -> int:
         """Estimate the steps of an epoch of packed rows, at once; of samples, return their number.
 
         It is exact once all rows are counted.
         """
-        return self._step_sampler.estimate_steps()
+        return self.step_sampler.estimate_steps()
 
     def __iter__(self) -> EpochIterator:
         """Return an iterator over an epoch. Its first `next` starts the epoch, or its `begin`.
@@ -278,7 +250,7 @@ class Loader:
 
         Raises StateError if the state is of other data, another seed, order or global batch.
         """
-        self._step_sampler.restore(state)
+        self.step_sampler.restore(state)
 
     def set_weights(
         self,
@@ -307,7 +279,7 @@ class Loader:
         `load_state_dict`. UsageError in the middle of an epoch, for a curriculum, and with
         shuffle="auto".
         """
-        self._step_sampler.set_weights(weights, columns, path, gather)
+        self.step_sampler.set_weights(weights, columns, path, gather)
 
     @property
     def sampler(self) -> Loader:
@@ -347,8 +319,8 @@ class Loader:
         self._budget = budget
         if self._arena is not None:
             self._share_memory(self._arena, budget)
-        if self._auto_shuffle is not None:
-            self._auto_shuffle.budget = budget
+        if self.step_sampler.choice is not None:
+            self.step_sampler.choice.budget = budget
         for iterator in self._iterators:
             iterator.adopt(budget)
 
@@ -374,8 +346,8 @@ class Loader:
         """
         totals: dict[str, Any] = {"batches": self.meter.batches, "stall_ns": self.meter.stall_ns}
         totals["storage"] = PROCESS_QUEUE.stats()
-        if self._step_sampler.choice_record:
-            totals["shuffle"] = self._step_sampler.choice_record
+        if self.step_sampler.choice_record:
+            totals["shuffle"] = self.step_sampler.choice_record
         if self._membership is not None:
             totals["cache_block"] = dict(self._membership.cache_block)
         if self._leased_budget is not None and self._leased_budget.lease is not None:
@@ -414,12 +386,15 @@ class Loader:
         decoded once, for two seconds at most, to say what would help. See
         `penstock.loader.Explanation`.
         """
-        choice = None if self._engine is None else self._engine.choice
-        threads = self._decode_threads if self._in_threads else 0
-        cores = len(os.sched_getaffinity(0))
-        leased = self._budget != self._requested_budget
-        setup = describe_setup(
-            choice, self._budget, threads, cores, self._step_sampler.choice_record, leased
+        setup = Setup(
+            bytes_per_s_max=self._budget.bytes_per_s,
+            cores_max=self._budget.cores,
+            leased=self._budget != self._requested_budget,
+            decode_threads=self._decode_threads if self._in_threads else 0,
+            cores=len(os.sched_getaffinity(0)),
+        ).describe_storage(
+            None if self._engine is None else self._engine.choice,
+            self.step_sampler.choice_record,
         )
         measure = None
         if self._rows is not None:
@@ -453,7 +428,7 @@ class Loader:
             "deviation_bytes": 0.0 if chunked else measure_cache_blocks(index, 1, 1)[1],
             "global_batch": steps.global_batch,
             "steps": len(self),
-            "seed": self._step_sampler.seed,
+            "seed": self.step_sampler.seed,
             "assignment": steps.assignment,
             "cache_block": None if placement is None else placement.cache_block,
             "ram_bytes": 0 if cache is None else cache.ram_bytes,
@@ -472,7 +447,7 @@ class Loader:
         """
         return min(
             1.0 if order.shuffle == "exact" else shuffle_quality(order)
-            for order in self._step_sampler.order.parts()
+            for order in self.step_sampler.order.parts()
         )
 
     def count_draws(self) -> list[int]:
@@ -481,13 +456,13 @@ class Loader:
         They are counted up to the position that `state_dict` gives. Divided by the number of a
         dataset's samples, they are its passes.
         """
-        return self._step_sampler.count_draws()
+        return self.step_sampler.count_draws()
 
     def close(self) -> None:
         """End all threads and free the batch memory; the loader may be iterated again."""
         for iterator in list(self._iterators):
             iterator.close()
-        self._step_sampler.close()
+        self.step_sampler.close()
         if self._threads is not None:
             self._threads.close()
             self._threads = None
@@ -510,41 +485,24 @@ class Loader:
         self.close()
 
     def __repr__(self) -> str:
-        place = self._step_sampler.place_if_settled
-        where = "" if place is None else f", rank {place.rank}/{place.world_size} ({place.source})"
-        return (
-            f"Loader({self.dataset!r}, batch_size={self.batch_size}, "
-            f"seed={self._step_sampler.seed}, shuffle={self._describe_shuffle()}{where})"
-        )
-
-    def _describe_shuffle(self) -> str:
-        order = self._step_sampler.order_if_settled
-        asked = self._step_sampler.shuffle
-        return f"{asked!r} ({order.algorithm})" if asked == "auto" and order else repr(asked)
+        size = f"batch_size={self.batch_size}"
+        return f"Loader({self.dataset!r}, {size}, {self.step_sampler.describe()})"
 
     # -- settled at first use ----------------------------------------------------------
 
     @property
     def place(self) -> Place:
         """Rank, world size, and their source."""
-        return self._step_sampler.place
+        return self.step_sampler.place
 
     @property
     def steps(self) -> Steps:
         """Geometry of an epoch."""
-        return self._step_sampler.steps
+        return self.step_sampler.steps
 
     @property
     def cursor(self) -> Cursor:
-        return self._step_sampler.cursor
-
-    def follow(self, step_sampler: StepSampler) -> None:
-        """Follow another step sampler of the same data.
-
-        For the faces of frameworks; to be called before the first use.
-        """
-        self._step_sampler = step_sampler
-        self.drop_last, self.pad = step_sampler.drop_last, step_sampler.pad
+        return self.step_sampler.cursor
 
     # -- an epoch --------------------------------------------------------------------------------
 
@@ -562,7 +520,7 @@ class Loader:
         """
         return EpochIterator(
             partial(self._begin_epoch, timeout_s),
-            self._step_sampler,
+            self.step_sampler,
             self.meter,
             self._follow_broker,
             finish,
@@ -576,9 +534,9 @@ class Loader:
         if os.getpid() != self._pid:
             raise make_fork_error(self._pid)
         locality = None
-        if self._step_sampler.needs_locality:
-            locality = self._join(self._step_sampler.renew_place()).locality
-        epoch, step = self._step_sampler.begin(locality)
+        if self.step_sampler.needs_locality:
+            locality = self._join(self.step_sampler.renew_place()).locality
+        epoch, step = self.step_sampler.begin(locality)
         self.meter.count_epoch(time.perf_counter_ns())
         try:
             resources = self._open_resources()
@@ -607,7 +565,9 @@ class Loader:
             self._engine = self._join(self.place).engine
         if self._engine is None:
             serve_if_configured(self)
-            self._engine = open_engine(index.files, self._budget, self._sample_bytes)
+            rows = self.dataset.rows
+            sample_bytes = index.mean_bytes if rows is None else rows.document_bytes
+            self._engine = open_engine(index.files, self._budget, sample_bytes)
         elif self._router is not None and self._router.is_idle:
             # The last epoch may have filled the page cache; files of kept bytes may have changed.
             self._engine.survey()
@@ -629,15 +589,15 @@ class Loader:
         """Open the source of an epoch's batches from a step on."""
         engine, index, joined = resources.engine, resources.index, self._membership
         ahead_bytes, ahead_steps = self._choose_readahead(engine)
-        seed = self._step_sampler.seed
+        seed = self.step_sampler.seed
         cropped: PlanSource | None = None
         # A mixture draws by passes, and hosts that share a cache keep whole samples.
         if self._rows is not None and joined is None and self.dataset.kind is None:
             cropped = self._rows.crop_reads(index, seed, epoch)
         session = Session(
             cropped or (index if joined is None else joined.addressed),
-            self._step_sampler.order.at_epoch(epoch),
-            self._step_sampler.find_steps(epoch),
+            self.step_sampler.order.at_epoch(epoch),
+            self.step_sampler.find_steps(epoch),
             self.place.rank,
             first_step=step,
             readahead_bytes=min(ahead_bytes, resources.arena.bytes_max),
@@ -647,7 +607,7 @@ class Loader:
         )
         submit: Submit = engine.submit
         if joined is not None and self._cache is not None and self._cache.replicas:
-            uses = self._step_sampler.find_uses(epoch, joined.neighbours)
+            uses = self.step_sampler.find_uses(epoch, joined.neighbours)
             submit = partial(joined.engine.submit, uses=uses)
         reader = StepReader(resources, session, epoch, submit, timeout_s)
         if not self._in_threads:
@@ -679,18 +639,11 @@ class Loader:
         return self.steps.rows(0, self.place.rank) * self._row_bytes
 
     @property
-    def _sample_bytes(self) -> float:
-        """Mean bytes of a sample as it is read."""
-        if self.dataset.rows is not None:
-            return self.dataset.rows.document_bytes
-        return self.dataset.index.mean_bytes
-
-    @property
     def _row_bytes(self) -> float:
         """Mean bytes of a row of a batch."""
         if self.dataset.rows is not None:
             return self.dataset.rows.row_bytes
-        order = self._step_sampler.order
+        order = self.step_sampler.order
         if isinstance(order, PackedOrder):
             samples = len(order.inner) / max(1, order.counts.estimate())
             return samples * self.dataset.index.mean_bytes
@@ -714,12 +667,10 @@ class Loader:
                 self._cache,
                 place,
                 self._budget,
-                "local" if self._step_sampler.needs_locality else self._step_sampler.assignment,
+                "local" if self.step_sampler.needs_locality else self.step_sampler.assignment,
             )
         return self._membership
 
 
 def _check_budget(budget: Budget | None) -> Budget:
-    if budget is not None and not isinstance(budget, Budget):
-        raise UsageError(f"budget is {budget!r}: give a penstock.Budget")
-    return budget or Budget()
+    return Budget() if budget is None else check_kind("budget", budget, Budget, "a penstock.Budget")

@@ -9,16 +9,20 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .. import limits
-from ..arguments import Path, check_flag, check_whole
+from ..arguments import Path, check_choice, check_flag, check_whole
+from ..budget import Budget
+from ..dataset.dataset import Dataset
+from ..dataset.packing import Buckets, bucket_orders, check_batch_tokens
 from ..dataset.row_counting import EpochRows, RowTablePlace
 from ..dataset.weighing import WeightsOf
 from ..errors import StateError, UsageError
-from ..order.order import Order, Ordering
+from ..order.order import Order, Ordering, Shuffle
 from ..order.packed_order import PackedOrder, RowOrdering
 from ..order.selection import Selection, find_base
 from ..plan.assignment import Locality
@@ -28,10 +32,13 @@ from ..plan.steps import Assignment, Steps
 from ..ranks.gather import Gather
 from ..ranks.place import Place, detect, suspect_processes
 from .auto_shuffle import AutoShuffle
-from .balancing import Balancing
-from .batch_tasks import BatchTask
+from .balancing import Balanced, Balancing, balance_costs, name_assignment
+from .batch_tasks import BatchTask, identify_data
 from .equal_batches import PeerCheck
 from .reweighing import Reweighing, WeightsRecord
+
+if TYPE_CHECKING:
+    from ..cache.host_agreement import Cache
 
 
 class StepSampler:
@@ -77,7 +84,7 @@ class StepSampler:
         self._has_rows = isinstance(order, PackedOrder)
         self._reweighing = reweighing
         self._weights: WeightsRecord | None = None  # those handed in
-        self._choice = choice
+        self.choice = choice
         self._order: Ordering | None = None
         self._resumed: Ordering | None = None  # from a state, which decides instead of the choice
         self._cursor: Cursor | None = None
@@ -132,10 +139,6 @@ class StepSampler:
         return self._settle()[0]
 
     @property
-    def place_if_settled(self) -> Place | None:
-        return None if self._settled is None else self._settled[0]
-
-    @property
     def steps(self) -> Steps:
         """The geometry of an epoch. Of packed rows, without an end: see `find_steps`."""
         return self._settle()[1]
@@ -188,14 +191,20 @@ class StepSampler:
         return self._requested_order.seed
 
     @property
-    def shuffle(self) -> str:
-        """Requested shuffle, "auto" included."""
-        return self._requested_order.shuffle if self._choice is None else "auto"
-
-    @property
     def choice_record(self) -> dict[str, Any]:
         """Record of the choice and its reason; empty if the order was not left to a choice."""
-        return {} if self._choice is None else dict(self._choice.record)
+        return {} if self.choice is None else dict(self.choice.record)
+
+    def describe(self) -> str:
+        """Describe the order and, if it is settled, the place, for the repr of a loader."""
+        text = f"seed={self.seed}, shuffle={self._requested_order.shuffle!r}"
+        if self.choice is not None:
+            text = f"seed={self.seed}, shuffle='auto'"
+            text += "" if self._order is None else f" ({self._order.algorithm})"
+        if self._settled is None:
+            return text
+        place = self._settled[0]
+        return f"{text}, rank {place.rank}/{place.world_size} ({place.source})"
 
     def count_draws(self) -> list[int]:
         """Count the samples drawn from each dataset before the run's position, over all epochs."""
@@ -209,15 +218,11 @@ class StepSampler:
         """Order of epoch 0. The first access makes the choice, if there is one to make."""
         if self._order is None:
             place, steps = self._settle()
-            chosen = self._requested_order if self._choice is None else self._resumed
-            if chosen is None and self._choice is not None:
-                chosen = self._choice.choose(place, steps)
+            chosen = self._requested_order if self.choice is None else self._resumed
+            if chosen is None and self.choice is not None:
+                chosen = self.choice.choose(place, steps)
             assert chosen is not None
             self._order = chosen.for_steps(steps.global_batch, len(steps))
-        return self._order
-
-    @property
-    def order_if_settled(self) -> Ordering | None:
         return self._order
 
     @property
@@ -248,8 +253,8 @@ class StepSampler:
             self._resume_weights(state.get("weights"))
         if state and self._find_new_place() is not None:
             self._settled = self._order = self._cursor = None
-        if self._choice is not None and isinstance(state, Mapping):
-            order = self._choice.resume_order(str(state.get("order")))
+        if self.choice is not None and isinstance(state, Mapping):
+            order = self.choice.resume_order(str(state.get("order")))
             if order is not None:
                 self._resumed, self._order, self._cursor = order, None, None
         try:
@@ -290,7 +295,7 @@ class StepSampler:
                 f"{len(self.steps)}): call it when the epoch has ended, or leave the epoch with "
                 f"set_epoch({cursor.epoch + 1}) first"
             )
-        if self._reweighing is None or self._choice is not None:
+        if self._reweighing is None or self.choice is not None:
             raise UsageError(
                 "set_weights needs a dataset of penstock, without a sampler, and a shuffle that is "
                 "named: 'auto' may choose another order for other weights"
@@ -517,3 +522,61 @@ class StepSampler:
                 f"most 2^62 samples; lower batch_size"
             )
         return samples
+
+
+def make_step_sampler(
+    dataset: Any,
+    seed: int,
+    shuffle: Shuffle | Literal["auto"],
+    *,
+    batch_size: int | None,
+    global_batch_size: int | None,
+    drop_last: bool,
+    pad: bool,
+    place: Place | None,
+    budget: Budget,
+    check_peers: int | None = None,
+    assignment: Assignment | Balanced = "strided",
+    cache: Cache | None = None,
+    batch_tokens: float | Buckets | None = None,
+    block: int = 256,
+    group: int = 64,
+) -> StepSampler:
+    """Make the sampler of the order of a dataset; for the arguments see `Loader`.
+
+    dataset:  of penstock; or of torch's kind, with `__len__`.
+    """
+    check_choice("shuffle", shuffle, (*get_args(Shuffle), "auto"))
+    named: Shuffle = "exact" if shuffle == "auto" else shuffle
+    options: dict[str, Any] = {}
+    if isinstance(dataset, Dataset):
+        choice = AutoShuffle(dataset, seed, budget) if shuffle == "auto" else None
+        make_order: Callable[[Dataset], Ordering] = methodcaller(
+            "order", seed, shuffle=named, block=block, group=group
+        )
+        if batch_tokens is not None:
+            has_size = batch_size is not None or global_batch_size is not None
+            check_batch_tokens(has_size, cache is not None, choice is not None)
+            make_order = bucket_orders(dataset, batch_tokens, make_order)
+        order = make_order(dataset)
+        options = {
+            "choice": choice,
+            "assignment": name_assignment(assignment),
+            "reweighing": Reweighing(dataset, make_order),
+            "commit": dataset.commit,
+            "row_table": None if dataset.rows is None else dataset.rows.find_row_table(),
+            "balancing": balance_costs(dataset, order, assignment, cache),
+        }
+    else:
+        order = Order(len(dataset), seed, shuffle=named)
+    return StepSampler(
+        identify_data(dataset),
+        order,
+        batch_size=batch_size,
+        global_batch_size=global_batch_size,
+        drop_last=drop_last,
+        pad=pad,
+        place=place,
+        check_peers=check_peers,
+        **options,
+    )

@@ -1,22 +1,26 @@
-"""Arguments of the loaders, checked as torch checks its own, with its types of exceptions."""
+"""Arguments of the loaders, checked as torch checks its own, with its types of exceptions; and the
+samplers that are attributes of loaders, as torch has them.
+"""
 
 from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, NoReturn, cast, get_args
 
 import torch.multiprocessing
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, Sampler, SequentialSampler
 
 import torch
 
 from ..arguments import check_choice, check_function, check_kind
 from ..dataset.dataset import Dataset
 from ..errors import UsageError
+from ..loader.sampler import StepSampler
 from ..order.order import Shuffle
+from ..order.selection import Selection
 
 
 def check_integer(name: str, value: Any) -> int:
@@ -195,3 +199,33 @@ def refuse_rebuilding(samples: Any) -> NoReturn:
         "a DataLoader was rebuilt without its order and state: give penstock.torch.StepLoader to "
         "accelerate and Trainer, and leave out Ray's prepare_data_loader"
     )
+
+
+class EpochSampler(Sampler[int]):
+    """Samples of this rank in the current epoch, as `dataset[i]` takes them; `loader.sampler`
+    unless the user gave one."""
+
+    def __init__(self, step_sampler: StepSampler) -> None:
+        self._step_sampler = step_sampler
+
+    def __len__(self) -> int:
+        return self._step_sampler.rank_samples
+
+    def __iter__(self) -> Iterator[int]:
+        order = self._step_sampler.order
+        for share in self._step_sampler.tasks(self._step_sampler.cursor.epoch):
+            numbers = order.numbers(share.ids) if isinstance(order, Selection) else share.ids
+            yield from numbers.tolist()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the loader starts next."""
+        self._step_sampler.cursor.set_epoch(epoch)
+
+
+class UnshuffledSampler(EpochSampler, SequentialSampler):
+    """An `EpochSampler` of one order for all epochs. Trainers know that by torch's class: Lightning
+    leaves such a loader alone under `overfit_batches`."""
+
+    def __init__(self, step_sampler: StepSampler, dataset: Any) -> None:
+        super().__init__(step_sampler)
+        self.data_source = dataset

@@ -30,7 +30,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -49,69 +49,8 @@ _copy_threads_max = 8
 """Most threads that do so, and half of the processors: others read the next batches meanwhile."""
 
 
-class CopyEvent(Protocol):
-    """Moment in the work of a stream: `torch.cuda.Event`."""
-
-    def synchronize(self) -> None:
-        """Wait on the CPU until the stream has come to it."""
-        ...
-
-
-class ComputeStream(Protocol):
-    """Stream on which the user computes: `torch.cuda.Stream`."""
-
-    def wait_event(self, event: Any) -> None:
-        """Let what is given to the stream from now on wait for the event."""
-        ...
-
-
-class DeviceStreams(Protocol):
-    """A device, and the stream of copies to it."""
-
-    def check(self) -> None:
-        """Raise UsageError if nothing may be copied now."""
-        ...
-
-    def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is on the device."""
-        ...
-
-    def move(self, value: Any) -> Any:
-        """Return a tensor, or an object with `to`, on the device, and wait for that."""
-        ...
-
-    def allocate(self, like: torch.Tensor) -> torch.Tensor:
-        """Return a tensor on the device, in memory of the current stream."""
-        ...
-
-    def pin(self, size_bytes: int) -> torch.Tensor:
-        """Return pinned memory of the CPU, as uint8."""
-        ...
-
-    def current(self) -> ComputeStream:
-        """Return the stream that is current in this thread."""
-        ...
-
-    def follow(self, stream: ComputeStream) -> None:
-        """Let later copies wait for what the stream has been given until now."""
-        ...
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Give the stream of copies a copy to do."""
-        ...
-
-    def record(self) -> CopyEvent:
-        """Return the event that all copies given until now are done."""
-        ...
-
-    def keep(self, tensor: torch.Tensor, stream: ComputeStream | None = None) -> None:
-        """Keep a tensor's memory from being allocated again before the stream, or the stream of
-        copies, has done the work given to it until the tensor is gone."""
-        ...
-
-
 class CudaStreams:
-    """A CUDA device; "cuda" without a number is the one that is current now."""
+    """A CUDA device, and the stream of copies to it; "cuda" is the device that is current now."""
 
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
@@ -119,36 +58,46 @@ class CudaStreams:
         self._copies: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def check(self) -> None:
+        """Raise UsageError if nothing may be copied now."""
         if torch.cuda.is_current_stream_capturing():
             raise UsageError("a CUDA graph captures no batches: take one before, and fill_batch it")
 
     def holds(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is on the device."""
         return tensor.device == self._device
 
     def move(self, value: Any) -> Any:
+        """Return a tensor, or an object with `to`, on the device, and wait for that."""
         return value.to(self._device)
 
     def allocate(self, like: torch.Tensor) -> torch.Tensor:
+        """Return a tensor on the device, in memory of the current stream."""
         return torch.empty_like(like, device=self._device)
 
     def pin(self, size_bytes: int) -> torch.Tensor:
+        """Return pinned memory of the CPU, as uint8."""
         return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
-    def current(self) -> ComputeStream:
+    def current(self) -> Any:
+        """Return the stream that is current in this thread."""
         return torch.cuda.current_stream(self._device)
 
     def follow(self, stream: Any) -> None:
+        """Let later copies wait for what the stream has been given until now."""
         self._copies.wait_stream(stream)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Give the stream of copies a copy to do."""
         with torch.cuda.stream(self._copies):
             target.copy_(source, non_blocking=True)
 
-    def record(self) -> CopyEvent:
-        event: CopyEvent = self._copies.record_event()
-        return event
+    def record(self) -> Any:
+        """Return the event that all copies given until now are done."""
+        return self._copies.record_event()
 
     def keep(self, tensor: torch.Tensor, stream: Any = None) -> None:
+        """Keep a tensor's memory from being allocated again before the stream, or the stream of
+        copies, has done the work given to it until the tensor is gone."""
         tensor.record_stream(self._copies if stream is None else stream)
 
 
@@ -157,10 +106,10 @@ class PinnedBuffer:
     """Pinned memory for the tensors of one batch, and the end of the copies that read it last."""
 
     memory: torch.Tensor | None = None
-    copied: CopyEvent | None = None
+    copied: Any = None  # an event
 
     def stage(
-        self, streams: DeviceStreams, pairs: list[tuple[torch.Tensor, torch.Tensor]]
+        self, streams: CudaStreams, pairs: list[tuple[torch.Tensor, torch.Tensor]]
     ) -> list[torch.Tensor]:
         """Copy the sources of pairs (target, source) here, laid out as their targets are."""
         if self.copied is not None:
@@ -217,18 +166,18 @@ class MovingBatch:
     If it is dropped before the user has it, the allocator is told that copies write to its memory.
     """
 
-    def __init__(self, streams: DeviceStreams, batch: Any, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, streams: CudaStreams, batch: Any, tensors: list[torch.Tensor]) -> None:
         self._streams = streams
         self._stream = streams.current()  # of which the memory is
         self._batch = batch
         self._tensors = tensors  # those that are being copied
-        self.copied: CopyEvent | None = None
+        self.copied: Any = None
 
     def __del__(self) -> None:
         for tensor in self._tensors:
             self._streams.keep(tensor)
 
-    def copy(self, staged: list[torch.Tensor]) -> CopyEvent:
+    def copy(self, staged: list[torch.Tensor]) -> Any:
         """Give the stream of copies what it has to do, and return the event of its end."""
         self._streams.follow(self._stream)
         for target, source in zip(self._tensors, staged, strict=True):
@@ -255,7 +204,7 @@ class CopyTransfer:
     that are no tensors.
     """
 
-    def __init__(self, streams: DeviceStreams) -> None:
+    def __init__(self, streams: CudaStreams) -> None:
         self._streams = streams
         self._buffers = deque([PinnedBuffer(), PinnedBuffer()])  # the one used last is last
 
@@ -306,11 +255,6 @@ def choose_device(device: Any) -> torch.device | None:
         if (chosen.index or 0) >= count:
             raise UsageError(f"device is {device!r}, of {count} CUDA devices: use one of these")
     return chosen
-
-
-def open_transfer(device: torch.device) -> CopyTransfer:
-    """Open the way to a CUDA device."""
-    return CopyTransfer(CudaStreams(device))
 
 
 def fill_batch(target: Any, batch: Any) -> Any:

@@ -41,7 +41,7 @@ from ..loader.epoch import DeviceTransfer, EpochIterator, OpenEpoch
 from ..loader.explain import Explanation, Setup, explain_run
 from ..loader.loader import Loader
 from ..loader.metrics import serve_if_configured
-from ..loader.sampler import StepSampler
+from ..loader.sampler import StepSampler, make_step_sampler
 from ..loader.sources import WorkerSource
 from ..loader.worker_processes import WorkerProcesses
 from ..loader.workers import InlineWorkers, Workers, WorkerThreads
@@ -53,6 +53,8 @@ from ..ranks.gather import Gather
 from ..ranks.place import Place, choose_place, detect
 from ..sharing.leased_budget import LeasedBudget
 from .arguments import (
+    EpochSampler,
+    UnshuffledSampler,
     check_integer,
     check_kinds,
     check_numbers,
@@ -66,8 +68,7 @@ from .arguments import (
     refuse_rebuilding,
     warn_ignored,
 )
-from .device_copies import choose_device, open_transfer
-from .samplers import EpochSampler, UnshuffledSampler, make_sampler
+from .device_copies import CopyTransfer, CudaStreams, choose_device
 from .tensors import TensorLoader, Tensors, as_tensors, can_pin, finish_batch, pin, reduce_tensor
 from .worker_tasks import (
     FetchItems,
@@ -190,7 +191,6 @@ class DataLoader:
         shuffle = kind != "none"
         check_samplers(shuffle, sampler, batch_sampler, batch_size, drop_last)
         check_ours(dataset, decode, workers, sampler, batch_sampler, batch_size, global_batch_size)
-        self._rows = _open_decode(decode, dataset)
         self.dataset = dataset
         self.num_workers = num_workers
         self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
@@ -222,11 +222,9 @@ class DataLoader:
         if self._kind != "engine":
             refuse_read_ahead(cache, assignment, batch_tokens)
         self._budget = budget or Budget()
-        self._cache = cache
-        self._assignment = assignment
         self._loader: Loader | None = None
         self._workers: Workers | None = None
-
+        self._rows: RowReader | None = None
         self._batched = batch_size is not None or batch_sampler is not None
         if isinstance(collate_fn, Pad):
             collate_fn = collate_fn.with_leaves(Tensors())
@@ -236,20 +234,35 @@ class DataLoader:
         own_place = choose_place(place, data_axes, rank, world_size)
         self._epochs: EpochTasks
         if chosen is None:
-            step_sampler = make_sampler(
-                dataset,
-                self.seed,
-                kind,
-                batch_size,
-                global_batch_size,
-                drop_last,
-                own_place,
-                self._budget,
-                assignment,
-                check_peers,
-                cache,
-                batch_tokens,
-            )
+            if not len(dataset):
+                raise UsageError(f"{type(dataset).__name__} is empty: there is nothing to load")
+            size = None if global_batch_size is not None else batch_size or 1
+            options: dict[str, Any] = {
+                "batch_size": None if batch_tokens is not None and batch_size == 1 else size,
+                "global_batch_size": global_batch_size,
+                "drop_last": drop_last,
+                "pad": not drop_last,
+                "place": own_place,
+                "budget": self._budget,
+                "check_peers": check_peers,
+            }
+            if self._kind == "engine":
+                decode, collate = self._choose_decode()
+                self._loader = TensorLoader(
+                    dataset,
+                    **options,
+                    seed=self.seed,
+                    shuffle=kind,
+                    decode=decode,
+                    collate=collate,
+                    decode_threads=num_workers or None,
+                    assignment=assignment,
+                    cache=cache,
+                    batch_tokens=batch_tokens,
+                )
+                step_sampler = self._loader.step_sampler
+            else:
+                step_sampler = make_step_sampler(dataset, self.seed, kind, **options)
             self._epochs, sampler = step_sampler, EpochSampler(step_sampler)
             if kind == "none":
                 sampler = UnshuffledSampler(step_sampler, dataset)
@@ -262,6 +275,9 @@ class DataLoader:
             self._epochs = SamplerTasks(dataset, chosen, steps, self.seed, own_place)
             if sampler is None:  # as in torch, where it has no effect either
                 sampler = torch.utils.data.SequentialSampler(dataset)
+        if self._loader is None and not foreign and isinstance(self.decode, RowDecode):
+            path = dataset.path if dataset.kind is None else None
+            self._rows = self.decode.open_data(dataset.index, path, Tensors())
         if batch_sampler is not None or global_batch_size is not None or batch_tokens is not None:
             batch_size = None  # as in torch: it does not tell the size of a batch
         elif batch_size is not None:
@@ -269,13 +285,13 @@ class DataLoader:
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self.batch_size = batch_size
-        self._loader = self._make_loader() if self._kind == "engine" else None
         self.meter = Meter() if self._loader is None else self._loader.meter
         self._leased_budget: LeasedBudget | None = None
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
         self._open_transfer: Callable[[], DeviceTransfer] | None = None
         if self.device is not None and self.device.type == "cuda":
-            self._open_transfer = partial(open_transfer, self.device)
+            chosen_device = self.device
+            self._open_transfer = lambda: CopyTransfer(CudaStreams(chosen_device))
         self._has_warned = False
         self._initialized = True
 
@@ -457,22 +473,6 @@ class DataLoader:
 
     # -- how batches are made ------------------------------------------------------------------
 
-    def _make_loader(self) -> Loader:
-        """Make the loader that reads ahead and decodes in threads of this process."""
-        assert isinstance(self._epochs, StepSampler)
-        decode, collate = self._choose_decode()
-        loader = TensorLoader(
-            self.dataset,
-            decode=decode,
-            collate=collate,
-            decode_threads=self.num_workers or None,
-            assignment=self._assignment,
-            cache=self._cache,
-            budget=self._budget,
-        )
-        loader.follow(self._epochs)
-        return loader
-
     def _choose_decode(self) -> tuple[Decode | None, Callable[[list[Any]], Any] | None]:
         """Return `decode` and `collate` in the form that the reading side takes."""
         if not self._batched:
@@ -569,10 +569,3 @@ class DataLoader:
         if self._open_transfer is not None:
             return batch  # it is copied to pinned memory on its way
         return pin(batch) if self.pin_memory and can_pin() else batch
-
-
-def _open_decode(decode: Decode | None, dataset: Any) -> RowReader | None:
-    if isinstance(decode, RowDecode) and isinstance(dataset, Dataset):
-        path = dataset.path if dataset.kind is None else None
-        return decode.open_data(dataset.index, path, Tensors())
-    return None
