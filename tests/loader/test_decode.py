@@ -109,7 +109,8 @@ def test_interrupted_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     def interrupted(timeout_ns: int) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reader._reader._open_engine(), "poll", interrupted)
+    reader.read(np.array([0], np.uint64))
+    monkeypatch.setattr(reader._reader._engine, "poll", interrupted)
     with pytest.raises(KeyboardInterrupt):
         reader.read(np.array([1, 2], np.uint64))
     monkeypatch.undo()

@@ -236,9 +236,12 @@ class DataLoader:
         if chosen is None:
             if not len(dataset):
                 raise UsageError(f"{type(dataset).__name__} is empty: there is nothing to load")
-            size = None if global_batch_size is not None else batch_size or 1
+            is_unsized = global_batch_size is not None or (
+                batch_tokens is not None and batch_size == 1
+            )
+            size = 1 if batch_size is None else batch_size  # without batches a step is one sample
             options: dict[str, Any] = {
-                "batch_size": None if batch_tokens is not None and batch_size == 1 else size,
+                "batch_size": None if is_unsized else size,
                 "global_batch_size": global_batch_size,
                 "drop_last": drop_last,
                 "pad": not drop_last,
