@@ -17,7 +17,6 @@ from penstock.cache.disk import DiskTier
 from penstock.cli.console import write_text
 from penstock.convert.manifest import MANIFEST
 from penstock.engine import AtomicFile
-from penstock.engine.trace_file import TraceWriter
 from penstock.errors import UsageError
 from penstock.index import sidecar
 from penstock.own_files import check_private_folder, open_own
@@ -25,6 +24,7 @@ from penstock.sharing.broker import _lock_socket
 from penstock_bench.checkpoints.files import open_new_file
 from penstock_bench.results import record
 from penstock_bench.traces.replay import _make_file as synthesize
+from penstock_bench.traces.trace_file import TraceWriter
 
 
 def convert(folder: Path, to: str) -> None:

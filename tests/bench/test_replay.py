@@ -23,8 +23,15 @@ import penstock
 from penstock.budget import Budget
 from penstock.cli import app
 from penstock.engine import page_cache
-from penstock.engine import trace_file as traces
-from penstock.engine.trace_file import (
+from penstock.errors import FormatError, LimitError, MissingError, UsageError
+from penstock_bench.traces import logs as trace_logs
+from penstock_bench.traces import replay as replays
+from penstock_bench.traces import replay_engine
+from penstock_bench.traces import (
+    strace as trace_strace,
+)
+from penstock_bench.traces import trace_file as traces
+from penstock_bench.traces.trace_file import (
     CLOSE,
     MAP,
     OPEN,
@@ -34,13 +41,6 @@ from penstock.engine.trace_file import (
     Trace,
     TraceWriter,
     load,
-)
-from penstock.errors import FormatError, LimitError, MissingError, UsageError
-from penstock_bench.traces import logs as trace_logs
-from penstock_bench.traces import replay as replays
-from penstock_bench.traces import replay_engine
-from penstock_bench.traces import (
-    strace as trace_strace,
 )
 from tests import warm
 
@@ -105,7 +105,7 @@ def done_by(trace: Trace) -> list[tuple[object, ...]]:
 
 REPLAY = """
 import sys
-from penstock.engine import trace_file
+from penstock_bench.traces import trace_file
 from penstock_bench.traces import replay
 found = trace_file.load(sys.argv[1])
 names = [found.names[i] for i in range(len(found.names))]

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.trace_file import CLOSE, KINDS, MAP, OPEN, READ, Trace, TraceWriter, load
 from penstock.errors import FormatError, MissingError, PenstockError, UsageError
 from penstock_bench.traces import logs as trace_logs
 from penstock_bench.traces import strace as trace_strace
 from penstock_bench.traces.logs import assign_lanes
+from penstock_bench.traces.trace_file import CLOSE, KINDS, MAP, OPEN, READ, Trace, TraceWriter, load
 from tests.slices import thinned
 
 LOGS = Path(__file__).parent / "logs"

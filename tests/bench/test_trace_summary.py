@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.trace_file import OPEN, READ, Trace, TraceWriter, load
 from penstock_bench.traces import summary as trace_summary
 from penstock_bench.traces.summary import BINS, Latencies, passes, rank_names, summarise
+from penstock_bench.traces.trace_file import OPEN, READ, Trace, TraceWriter, load
 
 Read = tuple[int, int, int, int]
 """Thread, file, offset, length."""

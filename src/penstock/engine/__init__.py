@@ -19,7 +19,6 @@ from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
     from . import page_cache as page_cache
-    from . import trace_file as trace_file
     from .atomic_file import AtomicFile as AtomicFile
     from .atomic_file import storage_errors as storage_errors
     from .atomic_file import sync_folder as sync_folder
@@ -56,6 +55,5 @@ else:
             "storage_queue": "StorageQueue",
             "store": "Posix",
             "threads": "ThreadPool start_threads",
-            "trace_file": "trace_file",
         },
     )

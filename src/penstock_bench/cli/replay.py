@@ -14,10 +14,9 @@ from penstock.errors import UsageError
 from .trace import Traces
 
 if TYPE_CHECKING:
-    from penstock.engine.trace_file import Trace
-
     from ..traces.replay import ReplayOutcome
     from ..traces.replay_engine import Merged
+    from ..traces.trace_file import Trace
 
 
 @explain_interrupt("files that --synthesize made stay, and the same command uses them")
@@ -68,10 +67,9 @@ def replay(
 
       penstock bench replay job.trace --synthesize /mnt/candidate/try --speed max
     """
-    from penstock.engine import trace_file as traces
-
     from ..traces import replay as replays
     from ..traces import replay_engine
+    from ..traces import trace_file as traces
 
     pace = _parse_speed(speed)
     if by not in ("pread", "penstock", "both"):

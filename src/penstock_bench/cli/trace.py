@@ -18,7 +18,7 @@ from penstock.cli.quantities import counted, latency
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from penstock.engine.trace_file import Trace
+    from ..traces.trace_file import Trace
 
 app = typer.Typer(
     cls=HelpedGroup,
@@ -142,8 +142,7 @@ def show(
 
       penstock trace show run.*.trace --json | jq .reread
     """
-    from penstock.engine import trace_file as traces
-
+    from ..traces import trace_file as traces
     from ..traces.summary import summarise
 
     found = traces.load(*paths)

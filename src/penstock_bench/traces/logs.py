@@ -28,11 +28,11 @@ from typing import IO
 import numpy as np
 
 from penstock.arguments import suggest_path
-from penstock.engine import trace_file as traces
-from penstock.engine.trace_file import CLOSE, OPEN, READ, STAT, Operations, TraceWriter
 from penstock.errors import FormatError, MissingError, UsageError
 
 from . import strace as trace_strace
+from . import trace_file as traces
+from .trace_file import CLOSE, OPEN, READ, STAT, Operations, TraceWriter
 
 # -- Darshan and CSV -------------------------------------------------------------------------------
 

@@ -26,13 +26,13 @@ import numpy.typing as npt
 
 from penstock import limits
 from penstock.engine import compute_open_files_max, start_threads
-from penstock.engine.trace_file import KINDS, OPEN_DIRECT, READ, Operations, Trace
 from penstock.errors import LimitError, MissingError, UsageError
 from penstock.extent import Files, Int, Names
 
 from .. import _replay
 from .logs import assign_lanes
 from .summary import Latencies
+from .trace_file import KINDS, OPEN_DIRECT, READ, Operations, Trace
 
 Progress = Callable[[int, int], object]
 

@@ -21,10 +21,10 @@ import numpy.typing as npt
 from penstock import limits
 from penstock.budget import Budget
 from penstock.engine import Arena, ReadingEngine, open_engine
-from penstock.engine.trace_file import READ, Operations, Trace
 from penstock.extent import Extents, FileIds, Int, Placed, merge, separate
 
 from .replay import Progress, ignore_progress, make_table
+from .trace_file import READ, Operations, Trace
 
 _window_reads = 4096
 _window_bytes = 4 << 20

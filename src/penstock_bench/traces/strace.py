@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from penstock.engine.trace_file import CLOSE, MAP, OPEN, OPEN_DIRECT, READ, STAT, TraceWriter
 from penstock.errors import FormatError, UsageError
+
+from .trace_file import CLOSE, MAP, OPEN, OPEN_DIRECT, READ, STAT, TraceWriter
 
 _CALLS = (
     "open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,lseek,"

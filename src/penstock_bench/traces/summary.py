@@ -15,8 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from penstock.engine.trace_file import KINDS, READ, Operations, Trace
 from penstock.extent import FileIds, Int
+
+from .trace_file import KINDS, READ, Operations, Trace
 
 BINS = 60
 """Bins of the rate over time."""

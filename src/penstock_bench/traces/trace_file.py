@@ -5,13 +5,8 @@ thread of the job, or, if the job's threads are not known, one of the fewest thr
 the overlaps. The time between two operations of a thread, its think time, is the time that the
 job spent on the data it had read. A trace can therefore be replayed (`penstock bench replay`).
 
-A row is an operation: the columns of `Operations`, with `end_ns` in place of the duration and the
-number of the thread; times are nanoseconds since 1970. A row group has up to BLOCK operations of
-one thread in their order, so its statistics say which thread and what time it covers. The key
-"penstock" of the file's metadata is JSON: source, timing, notes, recording, threads
-[process, thread], names and sizes of the files. Four bytes before Parquet's footer, where readers
-of Parquet do not look, are the CRC-32 of all other bytes: pyarrow may abort the process on a
-damaged file, so it is given none. Pages have checksums for damage while the trace is read.
+The format is in `penstock.engine.recording`, which writes penstock's own reads. Times in a file are
+nanoseconds since 1970. Pages have checksums for damage while the trace is read.
 
 Row groups are read one by one, so a trace of any length takes as much memory as its threads have
 blocks. A Parquet file is readable once it is complete: a recording that a kill must not lose is a
@@ -24,7 +19,6 @@ import contextlib
 import json
 import os
 import threading
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -33,37 +27,30 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import suggest_path
-from ..errors import FormatError, MissingError, UsageError
-from ..extent import FileIds, Int, Names
+from penstock.arguments import suggest_path
+from penstock.engine.recording import (
+    BLOCK,
+    COLUMNS,
+    DIRECTORY_KEY,
+    TraceOutput,
+    check_sum,
+    import_pyarrow,
+)
+from penstock.errors import FormatError, MissingError, UsageError
+from penstock.extent import FileIds, Int, Names
 
 READ, OPEN, OPEN_DIRECT, STAT, CLOSE, MAP = range(6)
 """Kinds of operations. OPEN_DIRECT is an open with O_DIRECT. MAP is a memory map, whose reads are
 not seen."""
 KINDS = ("read", "open", "open_direct", "stat", "close", "map")
 
-BLOCK = 4096
-"""Most operations of a row group: 0.2 MB in memory while it is used."""
-
 _MAGIC = b"PAR1"
-_KEY = b"penstock"
-_COLUMNS = ("thread", "kind", "file", "offset", "length", "result", "start_ns", "end_ns")
-_START, _END = _COLUMNS.index("start_ns"), _COLUMNS.index("end_ns")
+_START, _END = COLUMNS.index("start_ns"), COLUMNS.index("end_ns")
 _LATEST_NS = 1 << 62
 
 Timing = Literal["exact", "shared"]
 """Precision of a trace's times. exact: each operation was timed. shared: operations were timed
 together, by request; each gets its part of that time."""
-
-
-def import_pyarrow() -> tuple[Any, Any]:
-    """Import pyarrow and its Parquet; UsageError if it is not installed."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        raise UsageError("traces need pyarrow: pip install 'penstock[parquet]'") from None
-    return pyarrow, pyarrow.parquet
 
 
 class Operations(NamedTuple):
@@ -137,14 +124,14 @@ class _TraceFile:
         self.files: FileIds = np.zeros(0, np.uint32)  # numbers of its files in the whole trace
         self._lock = threading.Lock()
         with self._report_damage():
-            _check_sum(path)
+            check_sum(path)
             self._parquet = parquet.ParquetFile(
                 path, memory_map=True, page_checksum_verification=True
             )
             metadata = self._parquet.metadata
-            if tuple(self._parquet.schema_arrow.names) != _COLUMNS:
+            if tuple(self._parquet.schema_arrow.names) != COLUMNS:
                 raise ValueError(f"its columns are {self._parquet.schema_arrow.names}")
-            self.directory = json.loads((metadata.metadata or {})[_KEY])
+            self.directory = json.loads((metadata.metadata or {})[DIRECTORY_KEY])
             _check_directory(self.directory)
             self.spans = [self._read_span(number) for number in range(metadata.num_row_groups)]
 
@@ -325,9 +312,7 @@ class TraceWriter:
         self.timing: Timing = timing
         self.notes: list[str] = []
         self.count = 0
-        self._arrow, parquet = import_pyarrow()
         self._recording = recording
-        self._partial = f"{path}.partial"
         self._lock = threading.Lock()
         self._threads: list[Thread] = []
         self._known: dict[Thread, int] = {}  # the last of such numbers
@@ -336,22 +321,7 @@ class TraceWriter:
         self._pending: list[_Pending] = []  # by thread
         self._pid = os.getpid()
         self._closed = False
-        types = ["uint32", "uint8", "uint32", *(5 * ["int64"])]
-        self._schema = self._arrow.schema(list(zip(_COLUMNS, types, strict=True)))
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._partial)  # of a run that was killed
-            self._out = open(self._partial, "xb")  # noqa: SIM115
-            self._parquet = parquet.ParquetWriter(
-                self._out,
-                self._schema,
-                compression="zstd",
-                use_dictionary=False,
-                write_page_checksum=True,
-                column_encoding=dict.fromkeys(_COLUMNS[3:], "DELTA_BINARY_PACKED"),
-            )
-        except OSError as error:
-            raise UsageError(f"cannot write a trace to {path}: {error.strerror}") from None
+        self._output = TraceOutput(path)
 
     def thread(self, process: int, thread: int, *, new: bool = False) -> int:
         """Return the number of a thread in this trace, the same each time. new: it is another
@@ -425,9 +395,8 @@ class TraceWriter:
             self._closed = True
             try:
                 self._finish()
-                os.replace(self._partial, self.path)
             except OSError as error:
-                self._remove()
+                self._output.discard()
                 raise UsageError(f"cannot write a trace to {self.path}: {error.strerror}") from None
 
     def __enter__(self) -> TraceWriter:
@@ -448,15 +417,7 @@ class TraceWriter:
         """Remove the unfinished file; after `close` it does nothing."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
-            self._remove()
-
-    def _remove(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._parquet.close()
-        with contextlib.suppress(OSError):
-            self._out.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._partial)
+            self._output.discard()
 
     def _flush(self, thread: int, everything: bool = False) -> None:
         """Write the full blocks of a thread; an operation is cut at the start of the next."""
@@ -469,9 +430,7 @@ class TraceWriter:
             block = rows.at(slice(place, place + BLOCK))
             place += len(block.kind)
             *columns, duration_ns = block
-            numbers = np.full(len(duration_ns), thread, np.uint32)
-            columns = [numbers, *columns, block.start_ns + duration_ns]
-            self._parquet.write_table(self._arrow.table(columns, schema=self._schema))
+            self._output.write(thread, *columns, block.start_ns + duration_ns)
         pending.rows.clear()
         pending.parts = [rows.at(slice(place, None))]
         pending.count = count - place
@@ -479,20 +438,15 @@ class TraceWriter:
     def _finish(self) -> None:
         for thread in range(len(self._pending)):
             self._flush(thread, everything=True)
-        directory = {
-            "source": self.source,
-            "timing": self.timing,
-            "notes": self.notes,
-            "recording": self._recording,
-            "threads": self._threads,
-            "names": [os.fsdecode(name) for name in self._files],
-            "sizes": self._sizes,
-        }
-        text = json.dumps(directory, separators=(",", ":")).encode()
-        self._parquet.add_key_value_metadata({_KEY: text})
-        self._parquet.close()
-        self._out.close()
-        _add_sum(self._partial)
+        self._output.finish(
+            source=self.source,
+            timing=self.timing,
+            notes=self.notes,
+            recording=self._recording,
+            threads=self._threads,
+            names=[os.fsdecode(name) for name in self._files],
+            sizes=self._sizes,
+        )
 
 
 def _are_possible(row: Sequence[Any], files: int) -> Any:
@@ -512,43 +466,6 @@ def _are_possible(row: Sequence[Any], files: int) -> Any:
         & (duration_ns >= 0)
         & (start_ns < _LATEST_NS - duration_ns)
     )
-
-
-def _add_sum(path: str) -> None:
-    """Put the checksum of a Parquet file before its footer."""
-    with open(path, "r+b") as file:
-        place = _find_footer(file)
-        footer = file.read()
-        crc = zlib.crc32(footer, _sum_bytes(file, place))
-        file.seek(place)
-        file.write(crc.to_bytes(4, "little") + footer)
-
-
-def _check_sum(path: str) -> None:
-    """Raise ValueError or OSError unless the file is as `_add_sum` left it."""
-    with open(path, "rb") as file:
-        place = _find_footer(file)
-        footer = file.read()
-        crc = _sum_bytes(file, place - 4)
-        if file.read(4) != zlib.crc32(footer, crc).to_bytes(4, "little"):
-            raise ValueError("its checksum does not match")
-
-
-def _find_footer(file: Any) -> int:
-    """Return the place of a Parquet file's footer, and go there."""
-    file.seek(-8, os.SEEK_END)
-    length = int.from_bytes(file.read(4), "little")
-    place: int = file.seek(-8 - length, os.SEEK_END)
-    return place
-
-
-def _sum_bytes(file: Any, size: int) -> int:
-    """Return the CRC-32 of the first bytes, and go to their end."""
-    file.seek(0)
-    crc = 0
-    for start in range(0, size, 1 << 20):
-        crc = zlib.crc32(file.read(min(1 << 20, size - start)), crc)
-    return crc
 
 
 # -- reading ---------------------------------------------------------------------------------------
