@@ -351,7 +351,7 @@ def _join_pieces(parts: list[RowPieces], where: list[npt.NDArray[np.intp]]) -> R
     *columns, _ = zip(*parts, strict=True)
     joined: list[Any] = [np.concatenate(column) for column in columns]
     marks = {name: np.concatenate([part.marks[name] for part in parts]) for name in parts[0].marks}
-    return RowPieces(*joined, marks).take(at, offsets)
+    return RowPieces._make([*joined, marks]).take(at, offsets)
 
 
 def choose_window(length: float, mean_tokens: float) -> int:
