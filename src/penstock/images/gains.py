@@ -16,7 +16,7 @@ from ..index.layout import Chunked
 from ..index.table import Index
 from ..loader.explain import DecodeGain
 from .other_formats import decode_by_pillow, make_smaller_copy
-from .positions import SavedPositions
+from .positions import NO_POSITIONS, SavedPositions
 
 WORDS = 44
 """Random words that a crop takes of its sample's stream."""
@@ -127,7 +127,7 @@ class _Timed:
 
     def time_file(self, data: Pixels, positions: RowPositions | None) -> int | None:
         """Return the processor time of an image in ns; None if it cannot be decoded."""
-        known = positions if positions is not None else _no_positions
+        known = positions if positions is not None else NO_POSITIONS
         bounds = np.array([0, len(data)], np.int64)
         crops = np.empty(0, np.int32)
         began_ns = time.thread_time_ns()
@@ -146,8 +146,3 @@ class _Timed:
         elif status:
             return None
         return time.thread_time_ns() - began_ns
-
-
-_no_positions = RowPositions(
-    np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.int32)
-)

@@ -23,13 +23,16 @@ from .._core import ImageTransform, RowPositions
 from ..dataset.dataset import Dataset
 from ..dataset.saved import Saved
 from ..errors import SidecarError, UsageError
-from ..extent import Int
+from ..extent import Extents, Int
+from ..index.fields import SUMS_FIELD, Field
+from ..index.layout import Chunked, Layout
 from ..index.sidecar import choose_saved_path, list_saved_paths, read_sidecar
 from ..index.table import Index
 from ..loader.collate import Leaves
 from ..loader.decode import LoadedStep, RowReader
 from ..loader.explain import DecodeGain
 from ..loader.loader import Loader
+from ..plan.batch_layout import Ids
 from .sources import choose_field, list_rows
 
 POSITIONS = Saved(
@@ -39,6 +42,25 @@ POSITIONS = Saved(
     {"entries": np.uint8, "first": np.int64, "sums": np.uint32, "heads": np.int32},
 )
 _entry_bytes = 12
+WHOLE = ImageTransform(
+    "whole",
+    1,
+    1,
+    0,
+    [1, 1],
+    [1, 1],
+    0,
+    0,
+    False,
+    "uint8",
+    [1] * 3,
+    [0] * 3,
+    limits.image_pixels_max,
+)
+"""Memory of threads that decode whole images; nothing is resized by it."""
+NO_POSITIONS = RowPositions(
+    np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.int32)
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,9 +188,7 @@ def find_positions(
                 return PositionReport(read_positions(path, index, number), 0, ())
     finding = _Finding(number)
     done = 0
-    with Loader(
-        dataset, batch_size=64, shuffle="none", decode=finding, rank=0, world_size=1
-    ) as loader:
+    with Loader(dataset, 64, shuffle="none", decode=finding, rank=0, world_size=1) as loader:
         for batch in loader:
             done += len(batch.ids)
             if progress is not None:
@@ -189,27 +209,25 @@ def find_positions(
     )
 
 
-class _Finding:
+class WholeReader:
+    """Base of the readers of rows that need all bytes and all pixels of their images."""
+
+    def crop_reads(self, index: Index, seed: int, epoch: int) -> None:
+        """Return None: all bytes are needed."""
+        del index, seed, epoch
+
+    def measure_gains(self, index: Index) -> tuple[DecodeGain, ...]:
+        """Return (): every pixel of these images is asked for."""
+        del index
+        return ()
+
+
+class _Finding(WholeReader):
     """A `RowDecode` whose batches are empty: it keeps the positions of the samples by itself."""
 
     def __init__(self, field: int) -> None:
         self._field = field
         self._parts: dict[int, dict[str, npt.NDArray[Any]]] = {}  # by first sample
-        self._native = ImageTransform(
-            "whole",
-            1,
-            1,
-            0,
-            [1, 1],
-            [1, 1],
-            0,
-            0,
-            False,
-            "uint8",
-            [1] * 3,
-            [0] * 3,
-            limits.image_pixels_max,
-        )
         self.others = 0
         self.broken: list[tuple[int, str]] = []
 
@@ -220,20 +238,13 @@ class _Finding:
         del index, path, leaves
         return self
 
-    def measure_gains(self, index: Index) -> tuple[DecodeGain, ...]:
-        del index
-        return ()
-
-    def crop_reads(self, index: Index, seed: int, epoch: int) -> None:
-        del index, seed, epoch
-
     def open_rows(self, step: LoadedStep) -> _FindingRows:
         return _FindingRows(self, step)
 
     def add(self, step: LoadedStep, first: int, end: int) -> None:
         """Find the positions of the rows [first, end) of a step."""
         values, bounds = list_rows(step.fields[step.index.fields[self._field].name])
-        entries, counts, sums, heads, problems = self._native.find_positions(
+        entries, counts, sums, heads, problems = WHOLE.find_positions(
             values, np.ascontiguousarray(bounds[first : end + 1])
         )
         ids = step.planned.ids
@@ -246,12 +257,8 @@ class _Finding:
                 self.broken.append(
                     (sample, f"{step.index.key(sample)}: {where}: byte {byte:,}: {message}")
                 )
-        self._parts[int(ids[first])] = {
-            "entries": entries,
-            "counts": counts,
-            "sums": sums,
-            "heads": heads,
-        }
+        columns = {"entries": entries, "counts": counts, "sums": sums, "heads": heads}
+        self._parts[int(ids[first])] = columns
 
     def gather(self, name: str, dtype: Any) -> npt.NDArray[Any]:
         """Join a column of all samples."""
@@ -268,3 +275,59 @@ class _FindingRows:
 
     def result(self) -> dict[str, Any]:
         return {}
+
+
+# -- reads of crops --------------------------------------------------------------------------------
+
+
+def can_crop_reads(index: Index, field: int) -> bool:
+    """Return whether each image is one extent that nothing else needs as a whole."""
+    layout = index.layouts[field]
+    has_sums = any(part.name == SUMS_FIELD for part in index.fields)
+    if isinstance(layout, Chunked) or has_sums or index.fields[field].shape is not None:
+        return False
+    return index.units(np.zeros(min(1, index.count), np.uint64), field)[1] is None
+
+
+class CroppedReads:
+    """A `PlanSource` of one epoch.
+
+    key:  of the epoch's random numbers.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        field: int,
+        native: ImageTransform,
+        positions: SavedPositions,
+        key: int,
+    ) -> None:
+        self._index, self._field, self._key = index, field, key
+        self._native, self._positions = native, positions.native
+        self.fields: tuple[Field, ...] = index.fields
+        self.layouts: tuple[Layout, ...] = index.layouts
+        self.row_bytes: tuple[int | None, ...] = tuple(
+            None if number == field else size for number, size in enumerate(index.row_bytes)
+        )
+        self.mean_bytes = index.mean_bytes
+
+    def labels(self, samples: Ids, /) -> Int | None:
+        return self._index.labels(samples)
+
+    def units(self, units: Ids, field: int, /) -> tuple[Extents, Int | None]:
+        """Return the extents of samples: of an image one or two, of other fields as they are."""
+        extents, pieces = self._index.units(units, field)
+        if field != self._field:
+            return extents, pieces
+        numbers = np.ascontiguousarray(units, np.uint64)
+        lengths = np.ascontiguousarray(extents.length, np.int64)
+        heads, begins, ends = self._native.plan_reads(self._positions, self._key, numbers, lengths)
+        counts = 1 + (heads > 0).astype(np.int64)
+        second = np.cumsum(counts) - 1  # the rows' extent of each sample
+        total = int(counts.sum())
+        offset, length = np.empty(total, np.int64), np.empty(total, np.int64)
+        first = second - counts + 1
+        offset[first], length[first] = extents.offset, heads
+        offset[second], length[second] = extents.offset + begins, ends - begins
+        return Extents(np.repeat(extents.file, counts), offset, length), counts

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from .._core import ImageTransform, RowPositions, read_image_sizes
+from .._core import ImageTransform, read_image_sizes
 from ..dataset.fields import Ragged
 from ..engine.open import read_extent
 from ..errors import DecodeError, UsageError
@@ -23,10 +23,16 @@ from ..loader.decode import LoadedStep
 from ..loader.explain import DecodeGain
 from ..order.augmentation import derive_epoch_key
 from ..plan.batch_layout import PlanSource
-from .cropped_reads import CroppedReads, can_crop_reads
 from .gains import WORDS, measure_gains
 from .other_formats import build_size_error, decode_by_pillow, read_size_by_pillow
-from .positions import SavedPositions
+from .positions import (
+    NO_POSITIONS,
+    WHOLE,
+    CroppedReads,
+    SavedPositions,
+    WholeReader,
+    can_crop_reads,
+)
 from .sources import list_rows
 
 log = logging.getLogger("penstock")
@@ -38,12 +44,7 @@ CROP_COLUMNS = 7
 """Values of a crop: left, top, width, height, flips, width and height of the image."""
 
 Problem = tuple[int, int, int, int, str, int, bool]
-_whole = ImageTransform("whole", 1, 1, 0, [1, 1], [1, 1], 0, 0, False, "uint8", [1] * 3, [0] * 3, 1)
-"""Memory of threads that decode whole images; nothing is resized by it."""
-no_lengths: Int = np.empty(0, np.int64)
-no_positions = RowPositions(
-    np.empty(0, np.uint8), no_lengths, np.empty(0, np.uint32), np.empty(0, np.int32)
-)
+_WHY_ROTATED = "its rotation is to be obeyed"
 
 
 def build_broken_error(where: str, byte: int, block_row: int, message: str) -> DecodeError:
@@ -81,7 +82,7 @@ class ImageDecoder:
         self.field, self.native = field, native
         self.shape, self.dtype, self.rotate, self.boxes = shape, dtype, rotate, boxes
         self._saved = positions
-        self.positions = no_positions if positions is None else positions.native
+        self.positions = NO_POSITIONS if positions is None else positions.native
 
     def crop_reads(self, index: Index, seed: int, epoch: int) -> PlanSource | None:
         """Return the data with the bytes alone that the crops of this epoch need, if they are known
@@ -128,8 +129,8 @@ class ImageRows:
         self._numbers = step.list_streams()
         self._keys = step.derive_keys()
         # Positions are known by sample, and rows of other streams are no samples.
-        self._positions = no_positions if step.by_row else decoder.positions
-        self._lengths = no_lengths
+        self._positions = NO_POSITIONS if step.by_row else decoder.positions
+        self._lengths: Int = np.empty(0, np.int64)
         if step.cropped:
             extents, _ = step.index.units(step.planned.ids, decoder.field)
             self._lengths = np.ascontiguousarray(extents.length, np.int64)
@@ -143,7 +144,7 @@ class ImageRows:
         count = self._step.count
         if self._decoder.rotate:
             for row in range(first, end):
-                self._decode_row(row, "its rotation is to be obeyed")
+                self._decode_row(row, _WHY_ROTATED)
             count("pillow", end - first)
             return
         problems = self._native.transform_rows(
@@ -187,16 +188,13 @@ class ImageRows:
         batch |= {name: copy_column(column, leaves) for name, column in self._others.items()}
         return batch
 
-    def _decode_row(self, row: int, why: str) -> None:
-        """Decode a row by Pillow, of its file's bytes in the step."""
-        begin, end = int(self._bounds[row]), int(self._bounds[row + 1])
-        self._decode_other(row, self._values[begin:end].data, why)
-
-    def _decode_other(self, row: int, data: memoryview, why: str) -> None:
+    def _decode_row(self, row: int, why: str, data: memoryview | None = None) -> None:
+        """Decode a row by Pillow: of its file's bytes, by default the step's."""
+        if data is None:
+            data = self._values[int(self._bounds[row]) : int(self._bounds[row + 1])].data
         pixels = decode_by_pillow(data, self._describe(row), why, self._decoder.rotate)
-        self._keep_crop(
-            row, self._native.transform_pixels(pixels, self._draw_words(row), self._cut_out(row))
-        )
+        words, out = self._draw_words(row), self._cut_out(row)
+        self._keep_crop(row, self._native.transform_pixels(pixels, words, out))
 
     def _decode_whole_file(self, row: int, where: str) -> int:
         """Read a whole file of which the chosen bytes did not fit, and decode it.
@@ -211,7 +209,7 @@ class ImageRows:
         problem, crop = self._native.transform_file(data, words, out)
         check_problem(problem, where)
         if problem[1] == NOT_OURS:
-            self._decode_other(row, data.data, problem[4])
+            self._decode_row(row, problem[4], data.data)
             return 1
         self._keep_crop(row, crop)
         return 0
@@ -232,24 +230,15 @@ class ImageRows:
         return describe_row(self._step, self._decoder.field, row)
 
 
-class WholeImageDecoder:
+class WholeImageDecoder(WholeReader):
     """Decoder of the images of one data set in their own sizes."""
 
     def __init__(self, field: int, rotate: bool) -> None:
         self._field, self._rotate = field, rotate
 
-    def crop_reads(self, index: Index, seed: int, epoch: int) -> None:
-        """Return None: all bytes are needed."""
-        del index, seed, epoch
-
     def open_rows(self, step: LoadedStep) -> WholeImageRows:
         """Return the rows of a step, to be decoded in chunks."""
         return WholeImageRows(step, self._field, self._rotate)
-
-    def measure_gains(self, index: Index) -> tuple[DecodeGain, ...]:
-        """Return (): every pixel of these images is asked for."""
-        del index
-        return ()
 
 
 class WholeImageRows:
@@ -263,7 +252,7 @@ class WholeImageRows:
         rows = len(step.planned.ids)
         if rotate:
             sizes = np.zeros((rows, 2), np.int32)
-            self._whys = dict.fromkeys(range(rows), "its rotation is to be obeyed")
+            self._whys = dict.fromkeys(range(rows), _WHY_ROTATED)
         else:
             found, problems = read_image_sizes(self._values, self._bounds, limits.image_pixels_max)
             sizes = found.reshape(rows, 2)
@@ -285,7 +274,7 @@ class WholeImageRows:
             until = row
             while until < end and until not in self._whys:
                 until += 1
-            problems = _whole.decode_images(
+            problems = WHOLE.decode_images(
                 self._values,
                 self._bounds,
                 row,
@@ -330,7 +319,7 @@ class WholeImageRows:
 
 def decode_whole(values: npt.NDArray[np.uint8], where: str, rotate: bool) -> npt.NDArray[np.uint8]:
     """Decode the bytes of one image to (height, width, 3)."""
-    why = "its rotation is to be obeyed"
+    why = _WHY_ROTATED
     if not rotate:
         bounds = np.array([0, len(values)], np.int64)
         sizes, problems = read_image_sizes(values, bounds, limits.image_pixels_max)
@@ -338,7 +327,7 @@ def decode_whole(values: npt.NDArray[np.uint8], where: str, rotate: bool) -> npt
             pixels = np.empty((*sizes.tolist(), 3), np.uint8)
             ends = np.array([0, pixels.size], np.int64)
             out = pixels.reshape(-1)
-            for problem in _whole.decode_images(values, bounds, 0, 1, sizes, out, ends):
+            for problem in WHOLE.decode_images(values, bounds, 0, 1, sizes, out, ends):
                 check_problem(problem, where)
             return pixels
         check_problem(problems[0], where)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import limits
 from .._core import ImageTransform
-from ..arguments import check_flag, check_kind, check_number, check_whole
+from ..arguments import (
+    check_fields,
+    check_flag,
+    check_kind,
+    check_number,
+    check_whole,
+    choice,
+    flag,
+    fraction,
+    instance,
+)
 from ..errors import UsageError
 from ..index.table import Index
 from ..loader.collate import Arrays, Leaves
@@ -62,45 +73,35 @@ class _Output:
         return self.height, self.width, 3
 
 
+@dataclass(eq=False, repr=False)
 class _SizedTransform:
     """Function of a sample that gives an image of one size; loaders apply it to many at a time."""
 
-    name: str
+    size: Size
+    _: KW_ONLY
+    flip_rows: float = dataclasses.field(default=0.0, metadata=fraction())
+    layout: Layout = dataclasses.field(default="hwc", metadata=choice(Layout))
+    dtype: Type = dataclasses.field(default="uint8", metadata=choice(Type))
+    mean: Channels | None = None
+    std: Channels | None = None
+    field: str | None = dataclasses.field(
+        default=None, metadata=instance(str, "the name of a field")
+    )
+    rotate: bool = dataclasses.field(default=False, metadata=flag())
+    scale: Scale | None = dataclasses.field(default=None, metadata=choice(Scale))
+
     boxes = False
 
-    def __init__(
-        self,
-        name: str,
-        size: Size,
-        layout: Layout,
-        dtype: Type,
-        mean: Channels | None,
-        std: Channels | None,
-        field: str | None,
-        rotate: bool,
-        flip: float,
-        flip_rows: float,
-        scale: Scale | None,
-    ) -> None:
-        self.name = name
-        height, width = _check_size(name, size)
-        if layout not in get_args(Layout):
-            raise UsageError(f"{name}: layout is {layout!r:.100}: use 'hwc' or 'chw'")
-        if dtype not in get_args(Type):
-            raise UsageError(
-                f"{name}: dtype is {dtype!r:.100}: use one of {', '.join(get_args(Type))}"
-            )
-        if field is not None:
-            check_kind(f"{name}: field", field, str, "the name of a field")
-        if scale is not None and scale not in get_args(Scale):
-            raise UsageError(f"{name}: scale is {scale!r:.100}: use 'dct', or leave it out")
-        self.scale = scale
-        factor, offset = _make_scale(name, dtype, mean, std)
-        self.field = field
-        self.rotate = check_flag(f"{name}: rotate", rotate)
-        self.flip = check_number(f"{name}: flip", flip, 0, 1)
-        self.flip_rows = check_number(f"{name}: flip_rows", flip_rows, 0, 1)
-        self.output = _Output(height, width, layout, dtype, factor, offset)
+    def __post_init__(self) -> None:
+        name = self.name
+        height, width = _check_size(name, self.size)
+        check_fields(self, f"{name}: ")
+        factor, offset = _make_scale(name, self.dtype, self.mean, self.std)
+        self.output = _Output(height, width, self.layout, self.dtype, factor, offset)
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
 
     def __call__(self, sample: Any, rng: np.random.Generator | None = None) -> Any:
         """Return the image of an encoded one; given a sample, the sample with it as "image".
@@ -204,7 +205,10 @@ class _SizedTransform:
         crop: Sequence[int] | None = None
         why = "its rotation is to be obeyed"
         if not self.rotate:
-            crop, why = self._decode_in_core(values, words, out, where)
+            problem, crop = self._native.transform_file(values, words, out)
+            check_problem(problem, where)
+            if problem[1]:  # the core does not decode it
+                crop, why = None, problem[4]
         if crop is None:
             pixels = decode_by_pillow(values.data, where, why, self.rotate)
             crop = self._native.transform_pixels(pixels, words, out)
@@ -212,18 +216,6 @@ class _SizedTransform:
             find_bfloat16() if self.output.dtype == "bfloat16" else view_dtype(self.output.dtype)
         )
         return out.view(dtype).reshape(self.output.shape), crop
-
-    def _decode_in_core(
-        self,
-        values: npt.NDArray[np.uint8],
-        words: npt.NDArray[np.uint64],
-        out: npt.NDArray[np.uint8],
-        where: str,
-    ) -> tuple[Sequence[int] | None, str]:
-        """Decode an image into `out`. Returns its crop, or None and why the core does not."""
-        problem, crop = self._native.transform_file(values, words, out)
-        check_problem(problem, where)
-        return (None, problem[4]) if problem[1] else (crop, "")
 
     def _draw_words(self, rng: np.random.Generator | None) -> npt.NDArray[np.uint64]:
         if not self.is_random:
@@ -235,6 +227,7 @@ class _SizedTransform:
         return rng.integers(0, 2**64 - 1, WORDS, np.uint64, endpoint=True)
 
 
+@dataclass(eq=False, repr=False)
 class RandomResizedCrop(_SizedTransform):
     """Random crop of an image, resized: torchvision's rule, with antialiasing.
 
@@ -258,30 +251,15 @@ class RandomResizedCrop(_SizedTransform):
     All random numbers come from `penstock.rng(seed, epoch, sample)`: docs/images/crops.md.
     """
 
-    def __init__(
-        self,
-        size: Size,
-        area: Sequence[float] = (0.08, 1.0),
-        ratio: Sequence[float] = (3 / 4, 4 / 3),
-        flip: float = 0.0,
-        *,
-        flip_rows: float = 0.0,
-        layout: Layout = "hwc",
-        dtype: Type = "uint8",
-        mean: Channels | None = None,
-        std: Channels | None = None,
-        boxes: bool = False,
-        field: str | None = None,
-        rotate: bool = False,
-        scale: Scale | None = None,
-    ) -> None:
-        name = "RandomResizedCrop"
-        super().__init__(
-            name, size, layout, dtype, mean, std, field, rotate, flip, flip_rows, scale
-        )
-        self.area = _check_range(f"{name}: area", area, 1.0)
-        self.ratio = _check_range(f"{name}: ratio", ratio, 1000.0)
-        self.boxes = check_flag(f"{name}: boxes", boxes)
+    area: Sequence[float] = (0.08, 1.0)
+    ratio: Sequence[float] = (3 / 4, 4 / 3)
+    flip: float = dataclasses.field(default=0.0, metadata=fraction())
+    boxes: bool = dataclasses.field(default=False, kw_only=True, metadata=flag())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.area = _check_range(f"{self.name}: area", self.area, 1.0)
+        self.ratio = _check_range(f"{self.name}: ratio", self.ratio, 1000.0)
 
     @property
     def is_random(self) -> bool:
@@ -292,6 +270,7 @@ class RandomResizedCrop(_SizedTransform):
         return self._make_native("random", 0, self.area, self.ratio)
 
 
+@dataclass(eq=False, repr=False)
 class CenterCrop(_SizedTransform):
     """Middle of an image whose shorter side was resized: what models are evaluated on.
 
@@ -303,39 +282,25 @@ class CenterCrop(_SizedTransform):
     decoded and resized.
     """
 
-    def __init__(
-        self,
-        size: Size,
-        resize: int | None = None,
-        *,
-        flip: float = 0.0,
-        flip_rows: float = 0.0,
-        layout: Layout = "hwc",
-        dtype: Type = "uint8",
-        mean: Channels | None = None,
-        std: Channels | None = None,
-        field: str | None = None,
-        rotate: bool = False,
-        scale: Scale | None = None,
-    ) -> None:
-        name = "CenterCrop"
-        super().__init__(
-            name, size, layout, dtype, mean, std, field, rotate, flip, flip_rows, scale
-        )
+    resize: int | None = None
+    flip: float = dataclasses.field(default=0.0, kw_only=True, metadata=fraction())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         least = max(self.output.height, self.output.width)
-        self.resize = (
-            0 if resize is None else check_whole(f"{name}: resize", resize, least, _size_max)
-        )
+        if self.resize is not None:
+            check_whole(f"{self.name}: resize", self.resize, least, _size_max)
 
     @property
     def copy_side(self) -> int | None:
-        return self.resize or None  # of an image that keeps its size no copy shows the same
+        return self.resize  # of an image that keeps its size no copy shows the same
 
     @cached_property
     def _native(self) -> ImageTransform:
-        return self._make_native("centre", self.resize)
+        return self._make_native("centre", self.resize or 0)
 
 
+@dataclass(eq=False, repr=False)
 class Resize(_SizedTransform):
     """Whole image, resized to one size whatever its shape, with antialiasing.
 
@@ -345,24 +310,7 @@ class Resize(_SizedTransform):
     The other arguments are as in `RandomResizedCrop`.
     """
 
-    def __init__(
-        self,
-        size: Size,
-        *,
-        flip: float = 0.0,
-        flip_rows: float = 0.0,
-        layout: Layout = "hwc",
-        dtype: Type = "uint8",
-        mean: Channels | None = None,
-        std: Channels | None = None,
-        field: str | None = None,
-        rotate: bool = False,
-        scale: Scale | None = None,
-    ) -> None:
-        name = "Resize"
-        super().__init__(
-            name, size, layout, dtype, mean, std, field, rotate, flip, flip_rows, scale
-        )
+    flip: float = dataclasses.field(default=0.0, kw_only=True, metadata=fraction())
 
 
 class Decode:
