@@ -28,8 +28,7 @@ from PIL import Image
 import penstock
 from penstock import images
 from penstock._core import ImageTransform, RowPositions
-from penstock.images.positions import find_positions
-from penstock.images.rows import no_positions
+from penstock.images.positions import NO_POSITIONS, find_positions
 from penstock.loader.collate import Arrays
 from penstock.order.augmentation import derive_epoch_key
 
@@ -72,7 +71,7 @@ class Photographs:
         self.native: ImageTransform = reader.native
         self.out = np.empty(len(known) * self.native.row_bytes, np.uint8)
         self.crops = np.zeros(7 * len(known), np.int32)
-        self.run(no_positions)
+        self.run(NO_POSITIONS)
         self.boxes = self.crops.reshape(-1, 7).tolist()
 
     def run(self, positions: RowPositions) -> None:
@@ -128,7 +127,7 @@ def rival_rows(
         except Absent as error:
             found.append((Row(title, None, "", note=str(error)), None))
             continue
-        ours = partial(photographs.run, no_positions)
+        ours = partial(photographs.run, NO_POSITIONS)
         times = partial(time_work, ours), partial(time_work, theirs)
         found.append(compare(title, photographs, *times, target, rounds, seed))
     return found
@@ -187,7 +186,7 @@ def floor_rows(
                 return [(Row(f"R, {name} / libjpeg crop and skip", None, "", note=note), None)]
             found = []
             for title, positions, target in (
-                ("no index", no_positions, targets[0]),
+                ("no index", NO_POSITIONS, targets[0]),
                 ("index", photographs.positions.native, targets[1]),
             ):
                 ours = partial(time_work, partial(photographs.run, positions))
@@ -280,7 +279,7 @@ def run_bare(folder: Path, transform: Any, threads: int, clock: Clock) -> float:
                 end - start,
                 keys[start:end],
                 numbers[start:end],
-                no_positions,
+                NO_POSITIONS,
                 out[: (end - start) * native.row_bytes],
                 *none,
             )

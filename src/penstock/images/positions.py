@@ -42,20 +42,9 @@ POSITIONS = Saved(
     {"entries": np.uint8, "first": np.int64, "sums": np.uint32, "heads": np.int32},
 )
 _entry_bytes = 12
+_one = [1.0, 1.0]
 WHOLE = ImageTransform(
-    "whole",
-    1,
-    1,
-    0,
-    [1, 1],
-    [1, 1],
-    0,
-    0,
-    False,
-    "uint8",
-    [1] * 3,
-    [0] * 3,
-    limits.image_pixels_max,
+    "whole", 1, 1, 0, _one, _one, 0, 0, False, "uint8", [1] * 3, [0] * 3, limits.image_pixels_max
 )
 """Memory of threads that decode whole images; nothing is resized by it."""
 NO_POSITIONS = RowPositions(
@@ -257,8 +246,9 @@ class _Finding(WholeReader):
                 self.broken.append(
                     (sample, f"{step.index.key(sample)}: {where}: byte {byte:,}: {message}")
                 )
-        columns = {"entries": entries, "counts": counts, "sums": sums, "heads": heads}
-        self._parts[int(ids[first])] = columns
+        names = "entries", "counts", "sums", "heads"
+        columns = zip(names, (entries, counts, sums, heads), strict=True)
+        self._parts[int(ids[first])] = dict(columns)
 
     def gather(self, name: str, dtype: Any) -> npt.NDArray[Any]:
         """Join a column of all samples."""

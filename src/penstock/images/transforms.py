@@ -84,13 +84,12 @@ class _SizedTransform:
     dtype: Type = dataclasses.field(default="uint8", metadata=choice(Type))
     mean: Channels | None = None
     std: Channels | None = None
-    field: str | None = dataclasses.field(
-        default=None, metadata=instance(str, "the name of a field")
-    )
+    field: str | None = dataclasses.field(default=None, metadata=instance(str, "a field's name"))
     rotate: bool = dataclasses.field(default=False, metadata=flag())
     scale: Scale | None = dataclasses.field(default=None, metadata=choice(Scale))
 
     boxes = False
+    flip = 0.0
 
     def __post_init__(self) -> None:
         name = self.name
@@ -174,8 +173,8 @@ class _SizedTransform:
         self,
         kind: str,
         shorter: int = 0,
-        area: tuple[float, float] = (1.0, 1.0),
-        ratio: tuple[float, float] = (1.0, 1.0),
+        area: Sequence[float] = (1.0, 1.0),
+        ratio: Sequence[float] = (1.0, 1.0),
     ) -> ImageTransform:
         output = self.output
         return ImageTransform(
