@@ -230,52 +230,32 @@ class DataLoader:
             collate_fn = collate_fn.with_leaves(Tensors())
         self._user_collate = collate_fn
         self.collate_fn = refuse_rebuilding
-        chosen = batch_sampler if batch_sampler is not None else sampler
-        own_place = choose_place(place, data_axes, rank, world_size)
+        size = 1 if batch_size is None else batch_size  # without batches a step is one sample
+        is_unsized = global_batch_size is not None or (batch_tokens is not None and size == 1)
+        options: dict[str, Any] = {
+            "batch_size": None if is_unsized else size,
+            "global_batch_size": global_batch_size,
+            "drop_last": drop_last,
+            "pad": not drop_last,
+            "place": choose_place(place, data_axes, rank, world_size),
+            "budget": self._budget,
+            "check_peers": check_peers,
+        }
         self._epochs: EpochTasks
-        if chosen is None:
-            if not len(dataset):
-                raise UsageError(f"{type(dataset).__name__} is empty: there is nothing to load")
-            is_unsized = global_batch_size is not None or (
-                batch_tokens is not None and batch_size == 1
-            )
-            size = 1 if batch_size is None else batch_size  # without batches a step is one sample
-            options: dict[str, Any] = {
-                "batch_size": None if is_unsized else size,
-                "global_batch_size": global_batch_size,
-                "drop_last": drop_last,
-                "pad": not drop_last,
-                "place": own_place,
-                "budget": self._budget,
-                "check_peers": check_peers,
-            }
-            if self._kind == "engine":
-                decode, collate = self._choose_decode()
-                self._loader = TensorLoader(
-                    dataset,
-                    **options,
-                    seed=self.seed,
-                    shuffle=kind,
-                    decode=decode,
-                    collate=collate,
-                    decode_threads=num_workers or None,
-                    assignment=assignment,
-                    cache=cache,
-                    batch_tokens=batch_tokens,
-                )
-                step_sampler = self._loader.step_sampler
-            else:
-                step_sampler = make_step_sampler(dataset, self.seed, kind, **options)
+        if sampler is None and batch_sampler is None:
+            reading = {"assignment": assignment, "cache": cache, "batch_tokens": batch_tokens}
+            step_sampler = self._make_step_sampler(kind, options, reading)
             self._epochs, sampler = step_sampler, EpochSampler(step_sampler)
             if kind == "none":
                 sampler = UnshuffledSampler(step_sampler, dataset)
         else:
             if check_peers is not None:
                 raise UsageError("check_peers does not check a sampler's batches: leave it out")
+            chosen = batch_sampler if batch_sampler is not None else sampler
             steps = chosen
             if batch_sampler is None and batch_size is not None:
                 steps = BatchSampler(chosen, batch_size, drop_last)
-            self._epochs = SamplerTasks(dataset, chosen, steps, self.seed, own_place)
+            self._epochs = SamplerTasks(dataset, chosen, steps, self.seed, options["place"])
             if sampler is None:  # as in torch, where it has no effect either
                 sampler = torch.utils.data.SequentialSampler(dataset)
         if self._loader is None and not foreign and isinstance(self.decode, RowDecode):
@@ -475,6 +455,27 @@ class DataLoader:
         )
 
     # -- how batches are made ------------------------------------------------------------------
+
+    def _make_step_sampler(
+        self, shuffle: Any, options: Mapping[str, Any], reading: Mapping[str, Any]
+    ) -> StepSampler:
+        """Return the sampler of the dataset's order; make the loader first, if one reads here."""
+        if not len(self.dataset):
+            raise UsageError(f"{type(self.dataset).__name__} is empty: there is nothing to load")
+        if self._kind != "engine":
+            return make_step_sampler(self.dataset, self.seed, shuffle, **options)
+        decode, collate = self._choose_decode()
+        self._loader = TensorLoader(
+            self.dataset,
+            shuffle=shuffle,
+            seed=self.seed,
+            decode=decode,
+            collate=collate,
+            decode_threads=self.num_workers or None,
+            **options,
+            **reading,
+        )
+        return self._loader.step_sampler
 
     def _choose_decode(self) -> tuple[Decode | None, Callable[[list[Any]], Any] | None]:
         """Return `decode` and `collate` in the form that the reading side takes."""
