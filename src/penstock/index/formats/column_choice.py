@@ -138,6 +138,13 @@ def holds_integers(column: Any) -> bool:
     return not column.refused and column.shape == () and np.dtype(column.dtype).kind in "iu"
 
 
+def check_readable(path: str, column: Any, columns: Sequence[Any]) -> None:
+    """Check that a column of Arrow or Parquet is of a type that can be read (FormatError)."""
+    if column.refused:
+        rest = [other.name for other in columns if not other.refused]
+        raise FormatError(f"{path}: column {column.name!r} {column.refused}: fields={rest}")
+
+
 def find_label(columns: Mapping[str, Any], label: str | None) -> str | None:
     """Find the name of the label: the one given, or the first default that holds integers."""
     if label is not None:
