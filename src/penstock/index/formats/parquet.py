@@ -33,10 +33,10 @@ from ..codecs import parquet as codec
 from ..codecs.registry import CompressedChunk, Decoded
 from ..codecs.thrift import BOOL, BYTES, INT, ThriftReader
 from ..fields import Codec, Field
-from ..layout import Chunked, RowTable
+from ..layout import Chunked
 from ..table import Index
 from . import column_choice
-from .shards import Location, list_files, number_first
+from .shards import Location, lay_out_extents, list_files, number_first
 
 MAGIC = b"PAR1"
 _EXTENSIONS = (".parquet", ".pq")
@@ -95,21 +95,19 @@ class ParquetContent:
     """
 
     columns: dict[str, ParquetColumn]
+    label: str | None
+    metadata: dict[str, str]
     rows: list[int] = field(default_factory=list)
     chunks: dict[str, list[ColumnChunk]] = field(default_factory=dict)
     labels: Int | None = None
-    label: str | None = None
-    metadata: dict[str, str] = field(default_factory=dict)
 
 
 def _describe(column: ParquetColumn | None) -> str:
     """Describe the values of a column, for messages; None is one that is not there."""
     if column is None:
         return "missing"
-    if column.unit:
-        return column.unit
     is_bytes = column.shape is None and column.dtype == "|u1"
-    name = "bytes" if is_bytes else np.dtype(column.dtype).name
+    name = column.unit or ("bytes" if is_bytes else np.dtype(column.dtype).name)
     size = list(column.element or column.shape or ())
     return f"{'lists of ' * column.lists}{name}{size or ''}"
 
@@ -124,71 +122,50 @@ def build(
     nulls: str = "error",
 ) -> Index:
     """The index of all rows, file after file."""
-    files, sources = list_files(
-        store, place, progress, _EXTENSIONS if place.kind == "folder" else ()
+    extensions = _EXTENSIONS if place.kind == "folder" else ()
+    files, sources = list_files(store, place, progress, extensions)
+    contents = store.parse(
+        files, lambda _, source: _parse_file(source, fields, label, nulls), progress
     )
-    held = store.parse(files, lambda _, source: _parse_file(source, fields, label, nulls), progress)
-    first = held[0]
-    for number, content in enumerate(held):
+    first = contents[0]
+    for number, content in enumerate(contents):
         if content.columns != first.columns or content.label != first.label:
-            differences = [
+            names = [*first.columns, *content.columns]
+            sides = [(name, content.columns.get(name), first.columns.get(name)) for name in names]
+            unlike = [
                 f" ({name!r} is {_describe(ours)}, and there {_describe(theirs)})"
-                for name in {**first.columns, **content.columns}
-                if (ours := content.columns.get(name)) != (theirs := first.columns.get(name))
+                for name, ours, theirs in sides
+                if ours != theirs
             ]
             raise FormatError(
                 f"{files.path(number)} has other columns than {files.path(0)}"
-                f"{''.join(differences[:1])}: open files of one schema, or name columns that are "
-                f"the same (fields=)"
+                f"{''.join(unlike[:1])}: open files of one schema, or name some that are the same"
             )
-    counts = [rows for content in held for rows in content.rows]
-    if not counts:
+    rows = number_first([rows for content in contents for rows in content.rows])
+    if len(rows) < 2:
         raise FormatError(f"{files.path(0)} holds no rows: there is nothing to read")
-    codec_fields, layouts = [], []
+    parts, layouts = [], []
     for column in first.columns.values():
         if column.name == first.label:
             continue
-        chunks = [chunk for content in held for chunk in content.chunks[column.name]]
-        options = _make_options(column, chunks, nulls)
-        codec_fields.append(
-            Field(
-                column.name,
-                np.dtype(column.dtype),
-                column.shape,
-                Codec("parquet", options),
-                element=column.element,
-                levels=column.levels,
-            )
+        chunks = [content.chunks[column.name] for content in contents]
+        made = Codec(
+            "parquet", _make_options(column, [one for each in chunks for one in each], nulls)
         )
-        layouts.append(Chunked(number_first(counts), _lay_out_chunks(held, column.name)))
-    if not codec_fields:
+        shape, dtype = column.shape, np.dtype(column.dtype)
+        levels, element = column.levels, column.element
+        parts.append(Field(column.name, dtype, shape, made, element=element, levels=levels))
+        offsets = [np.array([chunk.offset for chunk in each], np.int64) for each in chunks]
+        lengths = [np.array([chunk.length for chunk in each], np.int64) for each in chunks]
+        layouts.append(Chunked(rows, lay_out_extents(offsets, lengths)))
+    if not parts:
         raise FormatError(f"{files.path(0)} has no column that can be a field")
-    labels = [content.labels for content in held if content.labels is not None]
-    label_column = np.concatenate(labels) if labels else None
-    classes = None
-    if first.label is not None and label_column is not None:
-        metadata = [content.metadata for content in held]
-        classes = column_choice.read_classes(files, metadata, first.label, label_column)
-    return Index(
-        format="parquet",
-        files=files,
-        fields=tuple(codec_fields),
-        layouts=tuple(layouts),
-        sources=sources,
-        classes=classes,
-        label_column=label_column,
-    )
-
-
-def _lay_out_chunks(held: Sequence[ParquetContent], name: str) -> RowTable:
-    """Lay out the column chunk of each row group."""
-    chunks = [content.chunks[name] for content in held]
-    file = np.repeat(
-        np.arange(len(held), dtype=np.uint32), [len(file_chunks) for file_chunks in chunks]
-    )
-    places = [(chunk.offset, chunk.length) for file_chunks in chunks for chunk in file_chunks]
-    table = np.array(places, np.int64).reshape(-1, 2)
-    return RowTable(file, table[:, 0].copy(), table[:, 1].copy())
+    labels = classes = None
+    if first.label is not None:
+        labels = np.concatenate([np.asarray(content.labels) for content in contents])
+        metadata = [content.metadata for content in contents]
+        classes = column_choice.read_classes(files, metadata, first.label, labels)
+    return Index("parquet", files, tuple(parts), tuple(layouts), sources, classes, labels)
 
 
 def _make_options(
@@ -211,17 +188,12 @@ def _make_options(
 
 # -- one file --------------------------------------------------------------------------------------
 
-_LOGICAL = {
-    2: {},
-    3: {},
-    5: {},
-    6: {},
-    7: {2: {1: {}, 2: {}, 3: {}}},
-    8: {2: {1: {}, 2: {}, 3: {}}},
-    10: {1: INT, 2: BOOL},
-    11: {},
-    15: {},
-}  # map, list, decimal, date, time, timestamp, integer, null, half float
+_UNIT: dict[int, Any] = {1: {}, 2: {}, 3: {}}
+_LOGICAL: dict[int, Any] = {
+    **{number: {} for number in (2, 3, 5, 6, 11, 15)},  # map, list, decimal, date, null, half float
+    **{number: {2: _UNIT} for number in (7, 8)},  # time, timestamp
+    10: {1: INT, 2: BOOL},  # integer
+}
 _ELEMENT = {1: INT, 2: INT, 3: INT, 4: BYTES, 5: INT, 6: INT, 10: _LOGICAL}
 _META = {1: INT, 3: [BYTES], 4: INT, 5: INT, 6: INT, 7: INT, 9: INT, 11: INT, 12: {3: INT}}
 _CHUNK = {1: BYTES, 3: _META, 8: {}, 9: BYTES}
@@ -245,62 +217,68 @@ def _parse_file(
     start = size - 8 - length
     try:
         footer = ThriftReader(source.read(start, length)).struct(_FILE)
-        leaves = _list_leaves(footer[2])
-        old = footer.get(6, b"").startswith(b"parquet-cpp version 1.")
-        held = _take_groups(source, leaves, footer.get(4, []), start, old, columns, label, nulls)
-        held.metadata = {
-            pair[1].decode("utf-8", "replace"): pair.get(2, b"").decode("utf-8", "replace")
-            for pair in footer.get(5, [])
-        }
-        return held
-    except (ValueError, KeyError, UnicodeError) as error:
+        content = _choose_columns(source, footer, columns, label)
+        _take_groups(source, footer, start, content, nulls)
+    except (ValueError, LookupError) as error:
         if isinstance(error, PenstockError):
             raise
         what = f"field {error} is missing" if isinstance(error, KeyError) else str(error)
         raise source.flaw(start, f"the footer is damaged ({what}): write the file again") from None
+    if content.label is not None:
+        chunks = _decode_chunks(source, content, content.label, "error")
+        values = [np.zeros(0, np.int64), *map(np.asarray, chunks)]
+        labels = [column_choice.convert_labels(source.path, content.label, one) for one in values]
+        content.labels = np.concatenate(labels)
+    return content
 
 
-def _take_groups(
-    source: StoreFile,
-    leaves: list[ParquetColumn],
-    groups: list[dict[int, Any]],
-    end: int,
-    old: bool,
-    columns: Sequence[str] | None,
-    label: str | None,
-    nulls: str,
+def _choose_columns(
+    source: StoreFile, footer: dict[int, Any], columns: Sequence[str] | None, label: str | None
 ) -> ParquetContent:
+    """Choose the columns to read, and the label, from the schema of a footer."""
+    leaves = _list_leaves(footer[2])
     known = column_choice.number_columns(source.path, [leaf.name for leaf in leaves])
     wanted = {
         name: leaves[known[name]]
         for name in column_choice.list_wanted(source.path, known, columns, label)
     }
     for column in wanted.values():
-        if column.refused:
-            rest = [other.name for other in leaves if not other.refused]
-            raise FormatError(f"{source.path}: {column.name!r} {column.refused}: fields={rest}")
+        column_choice.check_readable(source.path, column, leaves)
     label = column_choice.find_label(wanted, label)
     if label is not None and not column_choice.holds_integers(wanted[label]):
         raise UsageError(f"label is {label!r}, a column of {wanted[label].dtype}: use integers")
-    held = ParquetContent(wanted, label=label, chunks={name: [] for name in wanted})
+    metadata = {
+        pair[1].decode("utf-8", "replace"): pair.get(2, b"").decode("utf-8", "replace")
+        for pair in footer.get(5, [])
+    }
+    return ParquetContent(wanted, label, metadata, chunks={name: [] for name in wanted})
+
+
+def _take_groups(
+    source: StoreFile, footer: dict[int, Any], end: int, content: ParquetContent, nulls: str
+) -> None:
+    """Take the column chunks of all row groups of a footer at byte `end`."""
+    old = footer.get(6, b"").startswith(b"parquet-cpp version 1.")
+    columns = sum(1 in element for element in footer[2])
     total = 0
-    for number, group in enumerate(groups):
+    for number, group in enumerate(footer.get(4, [])):
         rows, chunks = group[3], group[1]
         total += rows
-        if rows < 0 or total > limits.order_count_max:
-            raise source.flaw(end, f"row group {number} has {rows:,} rows: damaged")
-        if len(chunks) != len(leaves):
-            raise source.flaw(end, f"row group {number} lacks columns: damaged")
+        if rows < 0 or total > limits.order_count_max or len(chunks) != columns:
+            what = f"{rows:,} rows, and {len(chunks)} columns of {columns}"
+            raise source.flaw(end, f"row group {number} has {what}: damaged")
         if rows:
-            held.rows.append(rows)
-            for column in wanted.values():
-                held.chunks[column.name].append(
-                    _locate_chunk(source, chunks[column.number], rows, end, column, old)
-                )
-                _check_nulls(source, chunks[column.number], column, nulls)
-    if label:
-        held.labels = _read_labels(source, held)
-    return held
+            content.rows.append(rows)
+            for name, column in content.columns.items():
+                chunk = chunks[column.number]
+                content.chunks[name].append(_locate_chunk(source, chunk, rows, end, column, old))
+                # Statistics that do not count nulls leave them to decoding; so do those of lists,
+                # where they count more.
+                count = 0 if column.lists or column.may_lack else chunk[3].get(12, {}).get(3, 0)
+                if count and (nulls == "error" or column.shape is not None):
+                    remedy = "" if column.shape is not None else ", or nulls='empty'"
+                    what = f"{count:,} of {name!r} are null: fill them{remedy}"
+                    raise FormatError(f"{source.path}: {what}")
 
 
 def _locate_chunk(
@@ -338,21 +316,6 @@ def _locate_chunk(
     return ColumnChunk(start, size, meta[6], values, form)
 
 
-def _check_nulls(
-    source: StoreFile, chunk: dict[int, Any], column: ParquetColumn, nulls: str
-) -> None:
-    """Check the statistics for nulls (FormatError).
-
-    If they do not count them, decoding finds them; so it does in lists, where they count more.
-    """
-    if column.lists or column.may_lack:
-        return
-    count = chunk[3].get(12, {}).get(3, 0)
-    if count and (nulls == "error" or column.shape is not None):
-        remedy = "fill them" + ("" if column.shape is not None else ", or nulls='empty'")
-        raise FormatError(f"{source.path}: {count:,} of {column.name!r} are null: {remedy}")
-
-
 # -- schema ----------------------------------------------------------------------------------------
 
 _NESTED_MAX = 100
@@ -366,31 +329,25 @@ _MAPS = (1, 2)
 def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
     """List the columns of a schema, whose elements are a tree from the top down, parents first."""
     columns: list[ParquetColumn] = []
-    path: list[dict[int, Any]] = []
-    left = [1]  # children still to come, of each element of the path
-    media = {
-        id(group)
-        for group, *parts in zip(elements, elements[1:], elements[2:], strict=False)
-        if group.get(5) == 2 and _are_media(parts)
-    }
-    for element in elements:
-        while left and not left[-1]:
-            left.pop()
-            path = path[:-1]
-        if not left:
-            raise ValueError("the schema has more elements than its tree")
-        left[-1] -= 1
-        children = element.get(5, 0)
-        if (children > 0) == (1 in element) or len(path) > _NESTED_MAX:
-            raise ValueError("the schema is not a tree, or has no columns")
-        if 1 in element:
-            is_media = bool(path) and id(path[-1]) in media
-            columns.append(_make_column([*path[1:], element], len(columns), is_media))
-        else:
-            path.append(element)
-            left.append(children)
-    if any(left):
-        raise ValueError("the schema has fewer elements than its tree")
+    rest = elements[::-1]
+
+    def add(path: list[dict[int, Any]]) -> None:
+        """Add the leaves below the group that a path leads to."""
+        first = len(elements) - len(rest)
+        is_media = path[-1][5] == 2 and _are_media(elements[first : first + 2])
+        for _ in range(path[-1][5]):
+            element = rest.pop()
+            children = element.get(5, 0)
+            if (children > 0) == (1 in element) or len(path) > _NESTED_MAX:
+                raise ValueError("the schema is not a tree, or has no columns")
+            if children:
+                add([*path, element])
+            else:
+                columns.append(_make_column([*path[1:], element], len(columns), is_media))
+
+    add([rest.pop()])
+    if rest:
+        raise ValueError("the schema has more elements than its tree")
     return columns
 
 
@@ -411,9 +368,8 @@ def _name_column(path: list[dict[int, Any]]) -> str:
         if skips:
             skips = False
         elif is_list and element[3] == _REPEATED:
-            own = element[4]
-            is_group = element.get(5, 0) == 1 and own != b"array" and not own.endswith(b"_tuple")
-            skips = is_group
+            name = element[4]
+            skips = element.get(5, 0) == 1 and name != b"array" and not name.endswith(b"_tuple")
         else:
             names.append(element[4])
         above = element
@@ -471,11 +427,11 @@ _PLAIN = {
 }
 _WIDTH_MAX = 1 << 20
 _CONVERTED = dict(enumerate(("|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8"), 11))
-
-
 _COUNTED = {6: "date", 7: "time", 8: "timestamp"}
 _UNITS = {1: "ms", 2: "us", 3: "ns"}
-_CONVERTED_UNITS = ("date", "time[ms]", "time[us]", "timestamp[ms]", "timestamp[us]")
+_CONVERTED_UNITS = dict(
+    enumerate(("date", "time[ms]", "time[us]", "timestamp[ms]", "timestamp[us]"), 6)
+)
 
 
 def _find_unit(leaf: dict[int, Any]) -> str:
@@ -486,7 +442,7 @@ def _find_unit(leaf: dict[int, Any]) -> str:
             return _COUNTED[number] + "".join(counts)
     if leaf[1] == codec.INT96:
         return "timestamp[ns]"
-    return dict(enumerate(_CONVERTED_UNITS, 6)).get(leaf.get(6, 0), "")
+    return _CONVERTED_UNITS.get(leaf.get(6, 0), "")
 
 
 def _find_type(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
@@ -499,38 +455,19 @@ def _find_type(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
     if physical == codec.BINARY:
         return "|u1", None
     if physical == codec.FIXED:
-        if not 0 < leaf[2] <= _WIDTH_MAX:
+        if not 0 < leaf[2] <= _WIDTH_MAX or (15 in logical and leaf[2] != 2):
             raise ValueError(f"values of {leaf[2]:,} bytes")
-        if 15 in logical:
-            if leaf[2] != 2:
-                raise ValueError(f"half-precision numbers of {leaf[2]:,} bytes")
-            return "<f2", ()
-        return "|u1", (leaf[2],)
-    if physical not in _PLAIN:
-        raise ValueError(f"values of type {physical}")
-    dtype = _PLAIN[physical]
+        return ("<f2", ()) if 15 in logical else ("|u1", (leaf[2],))
+    dtype = _CONVERTED.get(converted or 0, _PLAIN[physical])
     if 10 in logical:
         bits, signed = logical[10][1], logical[10].get(2, False)
-        if bits not in (8, 16, 32, 64):
-            raise ValueError(f"integers of {bits} bits")
-        dtype = np.dtype(f"{'i' if signed else 'u'}{bits // 8}").str
-    elif converted in _CONVERTED:
-        dtype = _CONVERTED[converted]
-    if dtype != _PLAIN[physical]:
-        stored = codec.INT64 if dtype in ("<u8", "<i8") else codec.INT32
-        if physical != stored:
-            raise ValueError(f"{dtype} stored as type {physical}")
+        dtype = {(n, s): np.dtype(f"{s}{n // 8}").str for n in (8, 16, 32, 64) for s in "iu"}[
+            bits, "i" if signed else "u"
+        ]
+    stored = codec.INT64 if dtype in ("<u8", "<i8") else codec.INT32
+    if dtype != _PLAIN[physical] and physical != stored:
+        raise ValueError(f"{dtype} stored as type {physical}")
     return dtype, ()
-
-
-def _read_labels(source: StoreFile, held: ParquetContent) -> Int:
-    """Read and decode the labels of a file."""
-    assert held.label is not None
-    parts = _decode_chunks(source, held, held.label, "error")
-    labels = (
-        column_choice.convert_labels(source.path, held.label, np.asarray(part)) for part in parts
-    )
-    return np.concatenate([np.zeros(0, np.int64), *labels])
 
 
 def read_columns(source: StoreFile, names: Sequence[str] | None) -> dict[str, Any]:
@@ -538,12 +475,12 @@ def read_columns(source: StoreFile, names: Sequence[str] | None) -> dict[str, An
 
     FormatError for a column of lists, or of bytes that are no UTF-8.
     """
-    held = _parse_file(source, names, "", "empty")
+    content = _parse_file(source, names, "", "empty")
     found: dict[str, Any] = {}
-    for name, column in held.columns.items():
+    for name, column in content.columns.items():
         if column.lists or column.shape not in (None, ()):
             raise FormatError(f"{source.path}: {name!r} has lists: give columns= without")
-        parts = list(_decode_chunks(source, held, name, "empty"))
+        parts = list(_decode_chunks(source, content, name, "empty"))
         if column.shape == ():
             numbers = [np.zeros(0, column.dtype), *(np.asarray(part) for part in parts)]
             found[name] = np.concatenate(numbers)
@@ -556,20 +493,20 @@ def read_columns(source: StoreFile, names: Sequence[str] | None) -> dict[str, An
 
 
 def _decode_chunks(
-    source: StoreFile, held: ParquetContent, name: str, nulls: str
+    source: StoreFile, content: ParquetContent, name: str, nulls: str
 ) -> Iterator[Decoded]:
     """Read and decode the chunks of a column."""
-    chunks = held.chunks[name]
-    options = _make_options(held.columns[name], chunks, nulls)
+    chunks = content.chunks[name]
+    options = _make_options(content.columns[name], chunks, nulls)
     for number, (start, size, *_) in enumerate(chunks):
         data = source.read(start, size)
         if len(data) < size:
             raise source.flaw(start, f"the file ends in column {name!r}: it is truncated")
-        compressed = CompressedChunk(number, memoryview(data), [size], held.rows[number])
+        compressed = CompressedChunk(number, memoryview(data), [size], content.rows[number])
         try:
             values = codec.decode(options, compressed)
         except ValueError as error:
             raise source.flaw(start, f"column {name!r} is damaged: {error}") from None
-        if len(values) != held.rows[number]:
+        if len(values) != content.rows[number]:
             raise source.flaw(start, f"{len(values):,} values of {name!r}: damaged")
         yield values
