@@ -69,7 +69,7 @@ import numpy as np, zstandard
 import penstock
 from penstock import limits
 from penstock.errors import FormatError, LimitError
-from penstock.index.codecs import CompressedChunk, arrow, frames, hdf5, zarr
+from penstock.index.codecs import CompressedChunk, arrow, chunked_arrays as arrays, frames
 from tests.index.codecs.test_decompression import compress_stream
 
 MIB = 1 << 20
@@ -103,7 +103,7 @@ def check_refused(name, decode):
     assert peak < 16 * MIB, (name, peak)
     return peak
 
-zarr.decode  # noqa: B018 - imported before memory is limited
+arrays.decode_zarr  # noqa: B018 - imported before memory is limited
 import pyarrow
 pyarrow.Codec("zstd")
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -112,19 +112,19 @@ resource.setrlimit(resource.RLIMIT_AS, (size + 160 * MIB, resource.RLIM_INFINITY
 grid = {"dtype": "|u1", "shape": [], "chunk": [16], "order": [0], "fill": "00"}
 for name, bomb in bombs.items():
     options = {**grid, "codecs": [{"id": name}]}
-    check_refused(name, lambda: zarr.decode(options, chunk(bomb)))
+    check_refused(name, lambda: arrays.decode_zarr(options, chunk(bomb)))
     twice = {**grid, "codecs": [{"id": name}, {"id": "gzip"}]}
     packed = gzip.compress(bomb)
-    check_refused(name, lambda: zarr.decode(twice, chunk(packed)))
+    check_refused(name, lambda: arrays.decode_zarr(twice, chunk(packed)))
 claims = {**grid, "chunk": [1 << 50], "codecs": [{"id": "zlib"}]}
-check_refused("claims", lambda: zarr.decode(claims, chunk(bombs["zlib"])))
+check_refused("claims", lambda: arrays.decode_zarr(claims, chunk(bombs["zlib"])))
 raw = {"id": "lzma", "format": 3, "filters": [{"id": 0x21, "dict_size": 3 << 30}]}
-check_refused("dictionary", lambda: zarr.decode({**grid, "codecs": [raw]}, chunk(b"\\0" * 99)))
+check_refused("dictionary", lambda: arrays.decode_zarr({**grid, "codecs": [raw]}, chunk(bytes(99))))
 
 for filters in ([[1, 0, [6], ""]], [[2, 0, [1], ""], [1, 0, [6], ""], [3, 0, [], ""]]):
     variant = {"dtype": "|u1", "shape": [], "chunk": [16], "filters": filters, "fill": "00"}
     options = {"variants": [variant], "since": [0], "masks": []}
-    check_refused("hdf5", lambda: hdf5.decode(options, chunk(bombs["zlib"] + bytes(4))))
+    check_refused("hdf5", lambda: arrays.decode_hdf5(options, chunk(bombs["zlib"] + bytes(4))))
 
 # Filters of HDF5's library and of plugins: bytes that claim, or make, a GiB for a chunk of 16.
 gib = 1 << 30
@@ -149,11 +149,11 @@ for code, values, bomb in (
             filters = [*inner, [code, 0, values, ""], *behind]
             check_refused(
                 f"filter {code}",
-                lambda: hdf5._undo_last_filters(memoryview(data), filters, 0, 16, 1),
+                lambda: arrays._undo_last_filters(memoryview(data), filters, 0, 16, 1),
             )
 twice = [[1, 0, [6], ""], [32004, 0, [0], ""]]
 inner = (16).to_bytes(8, "big") + bytes(4)
-check_refused("two", lambda: hdf5._undo_last_filters(memoryview(inner), twice, 0, 16, 1))
+check_refused("two", lambda: arrays._undo_last_filters(memoryview(inner), twice, 0, 16, 1))
 
 limits.undeclared_chunk_bytes_max = 4 * MIB
 options = {"leaves": 1, "leaf": 0, "dtype": None, "whole": False}

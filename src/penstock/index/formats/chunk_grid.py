@@ -9,22 +9,27 @@ compressed chunk.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import FormatError
 from ...extent import FileIds, Int
 from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
-from .shards import number_first
+from .shards import lay_out_extents, lay_out_pieces, number_first
 
+_LABELS = ("label", "labels", "y")
 CELLS_MAX = 1 << 24
 """Maximum number of chunks of an array."""
 _PIECES_MAX = 64
 _PIECE_BYTES_MIN = 256
 """Minimum size of a piece. Rows of more or smaller pieces are cheaper to read as whole chunks."""
+
+
+def choose_label(names: Collection[str]) -> str | None:
+    """Choose the label by default among the arrays of integers of one axis."""
+    return next((name for name in _LABELS if name in names), None)
 
 
 class ChunkGrid(NamedTuple):
@@ -158,37 +163,22 @@ def chain_layouts(layouts: Sequence[Layout]) -> Layout | None:
     """
     if len(layouts) == 1:
         return layouts[0]
-    if all(isinstance(each, Chunked) for each in layouts):
-        return _chain_chunked([each for each in layouts if isinstance(each, Chunked)])
-    if any(isinstance(each, Chunked) for each in layouts):
+    chunked = [layout for layout in layouts if isinstance(layout, Chunked)]
+    if chunked and len(chunked) == len(layouts):
+        chunks = chain_layouts([layout.chunks for layout in chunked])
+        assert isinstance(chunks, RowTable | Pieces)
+        return Chunked(number_first(np.concatenate([one.chunk_samples for one in chunked])), chunks)
+    if chunked:
         return None
-    fixed = [each for each in layouts if isinstance(each, Fixed)]
-    sizes = {(each.record_bytes, each.stride_bytes) for each in fixed}
+    fixed = [layout for layout in layouts if isinstance(layout, Fixed)]
+    sizes = {(layout.record_bytes, layout.stride_bytes) for layout in fixed}
     if len(fixed) == len(layouts) and len(sizes) == 1:
-        ((record, stride),) = sizes
-        base = np.concatenate([each.base for each in fixed])
-        return Fixed(number_first([each.count for each in fixed]), base, record, stride)
-    return _chain_extents(layouts)
-
-
-def _chain_chunked(layouts: Sequence[Chunked]) -> Chunked:
-    inner = _chain_extents([each.chunks for each in layouts])
-    assert isinstance(inner, RowTable | Pieces)
-    return Chunked(
-        number_first([n for each in layouts for n in np.diff(each.first).tolist()]), inner
-    )
-
-
-def _chain_extents(layouts: Sequence[Layout]) -> Layout:
-    """Chain layouts to a table, or to pieces if any sample has several."""
-    units = [each.pieces(np.arange(each.count, dtype=np.int64)) for each in layouts]
-    file = [np.full(len(e.offset), n, np.uint32) for n, (e, _) in enumerate(units)]
-    columns: list[npt.NDArray[Any]] = [
-        np.concatenate(file),
-        np.concatenate([extents.offset for extents, _ in units]),
-        np.concatenate([extents.length for extents, _ in units]),
-    ]
+        base = np.concatenate([layout.base for layout in fixed])
+        return Fixed(number_first([layout.count for layout in fixed]), base, *sizes.pop())
+    units = [layout.pieces(np.arange(layout.count, dtype=np.int64)) for layout in layouts]
+    offsets = [extents.offset for extents, _ in units]
+    lengths = [extents.length for extents, _ in units]
     if all(counts is None for _, counts in units):
-        return RowTable(*columns)
+        return lay_out_extents(offsets, lengths)
     counts = [np.ones(len(e.offset), np.int64) if n is None else n for e, n in units]
-    return Pieces(number_first(np.concatenate(counts).tolist()), *columns)
+    return lay_out_pieces(np.concatenate(counts), offsets, lengths)

@@ -26,26 +26,32 @@ import functools
 import importlib.util
 import io
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, PenstockError, UsageError
-from ...extent import Int
+from ...extent import Files, Int
 from ..codecs.registry import missing_library
 from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout
 from ..table import Index
 from . import column_choice
-from .chunk_grid import ChunkGrid, chain_layouts, check_shape, group_chunks, lay_out_verbatim
+from .chunk_grid import (
+    ChunkGrid,
+    chain_layouts,
+    check_shape,
+    choose_label,
+    group_chunks,
+    lay_out_verbatim,
+)
 from .sandbox import BlockFile, Sandbox
 from .shards import Location, list_files
 
 _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".nc", ".h5ad")
-_LABELS = ("label", "labels", "y")
 _LINKS_MAX = 16
 _INFLATED_MAX = 1100
 """Maximum ratio of compression: no filter in use packs better. It bounds the labels' size."""
@@ -60,12 +66,12 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Hdf5Part:
-    """One dataset of one file. `variant` is for the codec, see `penstock.index.codecs.hdf5`."""
+    """One dataset of one file; `variant` and `masks` as in `penstock.index.codecs`."""
 
     field: Field
     layout: Layout
-    variant: dict[str, Any] | None
-    masks: list[tuple[int, int, int]]
+    variant: dict[str, Any] | None = None
+    masks: Sequence[tuple[int, int, int]] = ()
 
 
 @dataclass
@@ -90,9 +96,8 @@ def build(
     """The index of all rows, file after file."""
     if importlib.util.find_spec("h5py") is None:
         raise missing_library("h5py", "hdf5", f"indexing {place.path}")
-    files, sources = list_files(
-        store, place, progress, _EXTENSIONS if place.kind == "folder" else ()
-    )
+    extensions = _EXTENSIONS if place.kind == "folder" else ()
+    files, sources = list_files(store, place, progress, extensions)
     asked = {"data": dataset} if dataset is not None else fields
 
     with Sandbox("the HDF5 library") as apart:
@@ -102,46 +107,39 @@ def build(
                 return apart.call(source, _parse_file, asked, label, fill)
             return _parse_file(source, asked, label, fill)
 
-        held = store.parse(files, parse, progress)
-    joined_fields: list[Field] = []
-    layouts: list[Layout] = []
-    for number, content in enumerate(held):
-        if content.parts.keys() != held[0].parts.keys() or (
-            (content.labels is None) != (held[0].labels is None)
+        contents = store.parse(files, parse, progress)
+    labels = [content.labels for content in contents if content.labels is not None]
+    for number, content in enumerate(contents):
+        if content.parts.keys() != contents[0].parts.keys() or len(labels) not in (
+            0,
+            len(contents),
         ):
             raise FormatError(f"{files.path(number)} holds other datasets than {files.path(0)}")
-    for name in held[0].parts:
-        field, layout = _join_parts(name, [each.parts[name] for each in held], files.path)
-        joined_fields.append(field)
-        layouts.append(layout)
-    labels = [each.labels for each in held if each.labels is not None]
-    return Index(
-        format="hdf5",
-        files=files,
-        fields=tuple(joined_fields),
-        layouts=tuple(layouts),
-        sources=sources,
-        label_column=np.concatenate(labels) if labels else None,
-    )
+    joined = [
+        _join_parts(name, [content.parts[name] for content in contents], files)
+        for name in contents[0].parts
+    ]
+    parts, layouts = zip(*joined, strict=True)
+    label_column = np.concatenate(labels) if labels else None
+    return Index("hdf5", files, parts, layouts, sources, label_column=label_column)
 
 
-def _join_parts(name: str, parts: list[Hdf5Part], path: Any) -> tuple[Field, Layout]:
+def _join_parts(name: str, parts: list[Hdf5Part], files: Files) -> tuple[Field, Layout]:
     """Join a field's parts of several files."""
-    first = parts[0].field
+    first = replace(parts[0].field, name=name)
     for number, part in enumerate(parts):
         if (part.field.dtype, part.field.shape) != (first.dtype, first.shape):
-            raise FormatError(f"{path(number)}: {name!r} is unlike that of {path(0)}")
+            raise FormatError(f"{files.path(number)}: {name!r} is unlike that of {files.path(0)}")
     layout = chain_layouts([part.layout for part in parts])
     if layout is None:
-        raise FormatError(f"{path(0)}: {name!r} is decoded in some files, not in others")
+        raise FormatError(f"{files.path(0)}: {name!r} is decoded in some files, not in others")
     if not isinstance(layout, Chunked):
         return first, layout
-    variants: list[dict[str, Any]] = []
+    variants: list[dict[str, Any] | None] = []
     since: list[int] = []
     masks: list[list[int]] = []
     total = 0
     for part in parts:
-        assert part.variant is not None
         assert isinstance(part.layout, Chunked)
         if not variants or variants[-1] != part.variant:
             variants.append(part.variant)
@@ -149,7 +147,7 @@ def _join_parts(name: str, parts: list[Hdf5Part], path: Any) -> tuple[Field, Lay
         masks += [[total + number, piece, mask] for number, piece, mask in part.masks]
         total += part.layout.chunks.count
     codec = Codec("hdf5", {"variants": variants, "since": since, "masks": masks})
-    return Field(name, first.dtype, first.shape, codec), layout
+    return replace(first, codec=codec), layout
 
 
 # -- one file --------------------------------------------------------------------------------------
@@ -180,21 +178,23 @@ def _parse_file(
     with _open_file(source) as file:
         named = asked if asked is not None else _list_root(source, file)
         if label is None and asked is None:
-            label = next(
-                (name for name in _LABELS if name in named and _is_label(file, name)), None
-            )
-        label = label or None
+            integers = [n for n in named if file[n].ndim == 1 and file[n].dtype.kind in "iu"]
+            label = choose_label(integers)
         bias = _measure_bias(file.userblock_size) if file.userblock_size else 0
-        parts = {}
-        for name, where in named.items():
-            if where != label:
-                dataset = _find_dataset(source, file, where)
-                parts[name] = _lay_out_dataset(source, dataset, name, where, bias, fill)
+        parts = {
+            name: _lay_out_dataset(source, _find_dataset(source, file, where), where, bias, fill)
+            for name, where in named.items()
+            if where != label
+        }
         if not parts:
             raise FormatError(f"{source.path} holds no dataset beside the labels")
+        parts = {
+            name: replace(part, field=replace(part.field, name=name))
+            for name, part in parts.items()
+        }
         counts = {name: part.layout.count for name, part in parts.items()}
         labels = None
-        if label is not None:
+        if label:
             labels = _read_labels(source, _find_dataset(source, file, label), label, bias, fill)
             counts[label] = len(labels)
         if len(set(counts.values())) > 1:
@@ -217,11 +217,6 @@ def _list_root(source: StoreFile, file: Any) -> dict[str, str]:
         file.visit(lambda name: inside.append(name) if len(inside) < 20 else True)
         raise FormatError(f"{source.path} has no datasets at its root: give fields= of {inside}")
     return datasets
-
-
-def _is_label(file: Any, name: str) -> bool:
-    dataset = file[name]
-    return dataset.ndim == 1 and dataset.dtype.kind in "iu"
 
 
 def _find_dataset(source: StoreFile, file: Any, where: str) -> Any:
@@ -254,7 +249,7 @@ def _find_dataset(source: StoreFile, file: Any, where: str) -> Any:
 
 
 def _lay_out_dataset(
-    source: StoreFile, dataset: Any, name: str, where: str, bias: int, fill: bool
+    source: StoreFile, dataset: Any, where: str, bias: int, fill: bool
 ) -> Hdf5Part:
     """Lay out the rows of a dataset."""
     from h5py import h5d
@@ -271,38 +266,45 @@ def _lay_out_dataset(
     chunk = dataset.chunks if how == h5d.CHUNKED else None
     shape = tuple(int(size) for size in dataset.shape or ())
     check_shape(at, shape, chunk, dtype.itemsize)
-    field = Field(name, dtype, shape[1:])
-    row = field.nbytes
-    assert row is not None
+    field = Field(where, dtype, shape[1:])
     if chunk is None:
-        size, offset = dataset.id.get_storage_size(), dataset.id.get_offset()
+        size, offset, row = (
+            dataset.id.get_storage_size(),
+            dataset.id.get_offset(),
+            field.nbytes or 0,
+        )
         if offset is None or size != row * shape[0]:
             raise FormatError(f"{at} has {size:,} bytes for shape {shape}: it was never written")
         _check_inside(at, source, int(offset), size)
-        first, base = np.array([0, shape[0]], np.int64), np.array([offset], np.int64)
-        return Hdf5Part(field, Fixed(first, base, row), None, [])
+        return Hdf5Part(field, Fixed(np.array([0, shape[0]]), np.array([offset], np.int64), row))
     grid, masks = _find_chunks(at, source, dataset, shape, tuple(chunk), dtype.itemsize, bias)
     absent = np.flatnonzero(grid.length < 0)
     if len(absent) and not fill:
         raise FormatError(f"{at}: {len(absent):,} chunks were never written: give fill=True")
-    filters = _list_filters(layout)
+    filters = [layout.get_filter(number) for number in range(layout.get_nfilters())]
     if not filters and not len(absent):
-        wrong = np.flatnonzero(grid.length != grid.chunk_bytes)
-        if len(wrong):
+        if (grid.length != grid.chunk_bytes).any():
             raise FormatError(f"{at}: a chunk is not of {grid.chunk_bytes:,} bytes: damaged")
-        found_layout = lay_out_verbatim(grid, 1)
-        if found_layout is not None:
-            return Hdf5Part(field, found_layout, None, [])
+        verbatim = lay_out_verbatim(grid, 1)
+        if verbatim is not None:
+            return Hdf5Part(field, verbatim)
     variant = {
         "dtype": dtype.str,
         "shape": list(shape[1:]),
         "chunk": list(chunk),
-        "filters": filters,
+        "filters": [
+            [int(code), int(flags), [int(value) for value in values], _decode_text(name)]
+            for code, flags, values, name in filters
+        ],
         "fill": np.asarray(dataset.fillvalue, dtype).tobytes().hex(),
     }
-    each = math.prod(grid.cells[1:])
-    strange = [(cell // each, cell % each, mask) for cell, mask in masks.items()]
+    pieces = math.prod(grid.cells[1:])
+    strange = [(cell // pieces, cell % pieces, mask) for cell, mask in masks.items()]
     return Hdf5Part(field, group_chunks(grid), variant, strange)
+
+
+def _decode_text(name: Any) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
 
 
 def _check_dtype(at: str, dataset: Any) -> np.dtype[Any]:
@@ -320,16 +322,6 @@ def _check_dtype(at: str, dataset: Any) -> np.dtype[Any]:
     return np.dtype(dtype.str)
 
 
-def _list_filters(layout: Any) -> list[Any]:
-    """List the filters of a dataset: number, flags, values, name."""
-    filters = []
-    for number in range(layout.get_nfilters()):
-        code, flags, values, name = layout.get_filter(number)
-        text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
-        filters.append([int(code), int(flags), [int(value) for value in values], text])
-    return filters
-
-
 def _find_chunks(
     at: str,
     source: StoreFile,
@@ -341,11 +333,11 @@ def _find_chunks(
 ) -> tuple[ChunkGrid, dict[int, int]]:
     """Find the chunks, and the filter masks of those that have one."""
     stored: list[tuple[tuple[int, ...], int, int, int]] = []
-
-    def seen(info: Any) -> None:
-        stored.append((info.chunk_offset, info.filter_mask, info.byte_offset, info.size))
-
-    dataset.id.chunk_iter(seen)
+    dataset.id.chunk_iter(
+        lambda info: stored.append(
+            (info.chunk_offset, info.filter_mask, info.byte_offset, info.size)
+        )
+    )
     grid = ChunkGrid.absent(shape, chunk, itemsize)
     cells = grid.cells
     if not stored:
@@ -376,20 +368,16 @@ def _check_inside(at: str, source: StoreFile, offset: int, size: int) -> None:
 
 def _read_labels(source: StoreFile, dataset: Any, where: str, bias: int, fill: bool) -> Int:
     """Read the labels; chunks that are absent are an error here too."""
+    from h5py import h5d
+
     at = f"{source.path}, dataset {where!r}"
     if dataset.ndim != 1 or dataset.dtype.kind not in "iu":
         raise UsageError(f"{at} is {dataset.dtype} of {dataset.shape}, no axis of integers")
-    if dataset.id.get_create_plist().get_layout() != _compact_layout():
-        _lay_out_dataset(source, dataset, "label", where, bias, fill)
+    if dataset.id.get_create_plist().get_layout() != h5d.COMPACT:
+        _lay_out_dataset(source, dataset, where, bias, fill)
     if dataset.shape[0] * dataset.dtype.itemsize > _INFLATED_MAX * source.size:
         raise FormatError(f"{at} claims {dataset.shape[0]:,} labels: the file is damaged")
     return column_choice.convert_labels(source.path, where, dataset[()])
-
-
-def _compact_layout() -> int:
-    from h5py import h5d
-
-    return int(h5d.COMPACT)
 
 
 @functools.cache

@@ -16,9 +16,10 @@ Options:
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,20 +30,26 @@ from ...engine.native import crc32c
 from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, Int, joined, unseen
-from ..codecs import zarr as codec
+from ..codecs import chunked_arrays as codec
 from ..codecs.registry import CompressedChunk
 from ..fields import Codec, Field
 from ..layout import Layout
 from ..table import Index
 from . import column_choice
-from .chunk_grid import ChunkGrid, check_shape, count_cells, group_chunks, lay_out_verbatim
+from .chunk_grid import (
+    ChunkGrid,
+    check_shape,
+    choose_label,
+    count_cells,
+    group_chunks,
+    lay_out_verbatim,
+)
 from .shards import Location
 
 _META = ("zarr.json", ".zarray", ".zgroup")
-_LABELS = ("label", "labels", "y")
 _ABSENT = (1 << 64) - 1
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
-_MALFORMED_TYPE = (TypeError, ValueError, SyntaxError)  # numpy parses them as Python
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, SyntaxError)
+"""Errors of metadata that are not as they should be; numpy parses types as Python."""
 # fmt: off
 _TYPES = {
     "bool": "|b1", "int8": "|i1", "uint8": "|u1", "int16": "<i2", "uint16": "<u2", "int32": "<i4",
@@ -67,9 +74,6 @@ class ZarrArray:
     first:   True if a shard's index is at its start.
     """
 
-    name: str
-    where: str
-    meta: str
     shape: tuple[int, ...]
     chunk: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -80,11 +84,25 @@ class ZarrArray:
     fill: Any = 0
     inner: tuple[int, ...] | None = None
     first: bool = False
+    name: str = ""
+    meta: str = ""
+    where: str = ""
 
     @property
     def plain(self) -> bool:
         """True if chunks are verbatim."""
         return not self.codecs and self.order == tuple(range(len(self.shape)))
+
+    @property
+    def codec_options(self) -> dict[str, Any]:
+        return {
+            "dtype": self.dtype.str,
+            "shape": list(self.shape[1:]),
+            "chunk": list(self.inner or self.chunk),
+            "order": list(self.order),
+            "codecs": self.codecs,
+            "fill": np.array(self.fill or 0, self.dtype).tobytes().hex(),
+        }
 
 
 def build(
@@ -99,82 +117,44 @@ def build(
 ) -> Index:
     """The index of the rows of one array, or of several side by side."""
     asked = {"data": dataset} if dataset is not None else fields
-    arrays: dict[str, ZarrArray] = {}
-    for name, path in (_list_group(store) if asked is None else asked).items():
-        arrays[name] = _read_array(store, path)
-    if label is None and asked is None:
-        known = (n for n in _LABELS if n in arrays and _is_label(arrays[n]) and len(arrays) > 1)
-        label = next(known, None)
-    label = label or None
-    labels_of = None if label is None else _read_array(store, label)
-    arrays = {name: each for name, each in arrays.items() if each.name != label}
+    named = _list_group(store) if asked is None else asked
+    arrays = {name: _read_array(store, path) for name, path in named.items()}
+    if label is None and asked is None and len(arrays) > 1:
+        label = choose_label({name for name, array in arrays.items() if _is_label(array)})
+    labels_of = None if not label else _read_array(store, label)
+    arrays = {name: array for name, array in arrays.items() if array.name != label}
     if not arrays:
         raise FormatError(f"{store.root} holds no array beside the labels")
-    counts = {name: each.shape[0] for name, each in arrays.items()}
-    if labels_of is not None:
-        counts[str(label)] = labels_of.shape[0]
+    everything = {**arrays, **({label: labels_of} if label and labels_of else {})}
+    counts = {name: array.shape[0] for name, array in everything.items()}
     if len(set(counts.values())) > 1:
         raise FormatError(f"{store.root}: rows differ ({counts}): give fields={{field: array}}")
     tables = [_list_chunk_files(store, array, fill, progress) for array in arrays.values()]
-    files = tables[0][0]
-    for table, _ in tables[1:]:
-        files = joined(files, table)
+    files = functools.reduce(joined, [table for table, _ in tables])
     array_fields: list[Field] = []
     layouts: list[Layout] = []
     start = 0
-    for (name, each), (table, number) in zip(arrays.items(), tables, strict=True):
-        grid = _locate_chunks(store, each, table, number, fill, progress)
+    for (name, array), (table, number) in zip(arrays.items(), tables, strict=True):
+        grid = _locate_chunks(store, array, table, number, fill, progress)
         grid = grid._replace(file=(grid.file + np.uint32(start)).astype(np.uint32))
-        field, layout = _make_field(name, each, grid, len(files))
-        array_fields.append(field)
-        layouts.append(layout)
         start += len(table)
-    metas = [each.meta for each in [*arrays.values(), *([labels_of] if labels_of else [])]]
-    sources = joined(files, store.stat(sorted(set(metas))))
+        layout = None
+        if array.plain and (grid.length >= 0).all():
+            layout = lay_out_verbatim(grid, len(files))
+        made = Codec("zarr", array.codec_options) if layout is None else None
+        array_fields.append(Field(name, array.dtype, array.shape[1:], made))
+        layouts.append(group_chunks(grid) if layout is None else layout)
+    metas = {array.meta for array in everything.values()}
+    sources = joined(files, store.stat(sorted(metas)))
     labels = None
     if labels_of is not None:
-        labels, held = _read_labels(store, labels_of, fill, progress)
-        sources = joined(sources, held)
+        labels, label_files = _read_labels(store, labels_of, fill, progress)
+        sources = joined(sources, label_files)
     if fill:
-        names = {each.name for each in arrays.values()}
+        names = {array.name for array in arrays.values()}
         sources = joined(store.folders(sorted(names)), sources)
-    return Index(
-        format="zarr",
-        files=files,
-        fields=tuple(array_fields),
-        layouts=tuple(layouts),
-        sources=sources,
-        label_column=labels,
-    )
-
-
-def _make_field(name: str, array: ZarrArray, grid: ChunkGrid, files: int) -> tuple[Field, Layout]:
-    if array.plain and (grid.length >= 0).all():
-        layout = lay_out_verbatim(grid, files)
-        if layout is not None:
-            return Field(name, array.dtype, array.shape[1:]), layout
-    return Field(name, array.dtype, array.shape[1:], _make_codec(array)), group_chunks(grid)
-
-
-def _make_codec(array: ZarrArray) -> Codec:
-    return Codec(
-        "zarr",
-        {
-            "dtype": array.dtype.str,
-            "shape": list(array.shape[1:]),
-            "chunk": list(array.inner or array.chunk),
-            "order": list(array.order),
-            "codecs": array.codecs,
-            "fill": _encode_fill(array).hex(),
-        },
-    )
-
-
-def _encode_fill(array: ZarrArray) -> bytes:
-    try:
-        return np.array(array.fill or 0, array.dtype).tobytes()
-    except (TypeError, ValueError, OverflowError):
-        raise FormatError(f"{array.where}: the fill value is {array.fill!r}") from None
+    parts = tuple(array_fields)
+    return Index("zarr", files, parts, tuple(layouts), sources, label_column=labels)
 
 
 # -- metadata --------------------------------------------------------------------------------------
@@ -194,16 +174,16 @@ def _read_json(store: Store, name: str) -> Any:
 def _list_group(store: Store) -> dict[str, str]:
     """List the arrays right below the top, or the top itself."""
     errors = store.probe(unseen(store.root, list(_META)))[1]
-    if not errors[1] or (
-        not errors[0] and _read_json(store, "zarr.json").get("node_type") == "array"
-    ):
+
+    def is_array(name: str) -> bool:
+        return bool(_read_json(store, name).get("node_type") == "array")
+
+    if not errors[1] or (not errors[0] and is_array("zarr.json")):
         return {"data": ""}
-    pattern = "*/zarr.json" if not errors[0] else "*/.zarray"
-    names = sorted(name.split("/")[0] for name in store.match(pattern))
+    metas = store.match("*/.zarray" if errors[0] else "*/zarr.json")
+    names = sorted(meta.split("/")[0] for meta in metas)
     if not errors[0]:
-        names = [
-            n for n in names if _read_json(store, f"{n}/zarr.json").get("node_type") == "array"
-        ]
+        names = [name for name in names if is_array(f"{name}/zarr.json")]
     if not names:
         raise FormatError(f"{store.root} holds no arrays at its top: name some with fields=")
     return {name: name for name in names}
@@ -223,78 +203,56 @@ def _read_array(store: Store, path: str) -> ZarrArray:
     where = f"{store.root}/{meta}"
     document = _read_json(store, meta)
     try:
-        array = (_parse_version_3 if not errors[0] else _parse_version_2)(
-            name, where, meta, document
-        )
-    except _MALFORMED as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"{where} is malformed ({error!r}): write the array again") from None
-    for config in array.codecs:
-        try:
+        array = (_parse_version_2 if errors[0] else _parse_version_3)(document)
+        array.name, array.meta, array.where = name, meta, where
+        if array.dtype.hasobject or array.dtype.kind not in "iufcbS" or not array.dtype.itemsize:
+            raise ValueError(f"type {array.dtype} has no fixed place: convert it")
+        for config in array.codecs:
             codec.check_codec(config)
-        except _MALFORMED_TYPE as error:
-            raise FormatError(f"{where}: {error}: write it with another one") from None
-    chunk = array.chunk
-    check_shape(where, array.shape, chunk, array.dtype.itemsize)
+        _ = array.codec_options
+    except _MALFORMED as error:
+        raise FormatError(f"{where} is malformed ({error!r}): write the array again") from None
+    except OverflowError:
+        raise FormatError(f"{where}: the fill value is {array.fill!r}") from None
+    check_shape(where, array.shape, array.chunk, array.dtype.itemsize)
     if array.inner is not None:
         check_shape(where, array.shape, array.inner, array.dtype.itemsize)
-        if any(size % step for size, step in zip(chunk, array.inner, strict=True)):
-            raise FormatError(f"{where}: shards of {chunk} do not hold whole chunks {array.inner}")
+        if any(size % step for size, step in zip(array.chunk, array.inner, strict=True)):
+            steps = f"{array.chunk} do not hold whole chunks {array.inner}"
+            raise FormatError(f"{where}: shards of {steps}")
     return array
 
 
-def _check_type(where: str, text: Any) -> np.dtype[Any]:
-    if not isinstance(text, str):
-        raise FormatError(f"{where} is of type {text!r}: write one array for each member")
-    try:
-        dtype = np.dtype(text)
-    except _MALFORMED_TYPE as error:
-        raise FormatError(f"{where} is of type {text!r} ({error}): write it again") from None
-    if dtype.hasobject or dtype.kind not in "iufcbS" or not dtype.itemsize:
-        raise FormatError(f"{where} is of type {text!r}, which has no fixed place: convert it")
-    return dtype
-
-
-def _parse_version_2(name: str, where: str, meta: str, document: Any) -> ZarrArray:
+def _parse_version_2(document: Any) -> ZarrArray:
     shape = _check_sizes(document["shape"])
-    if document["zarr_format"] != 2:
-        raise FormatError(f"{where} has version {document['zarr_format']!r}, not 2: write it again")
+    if document["zarr_format"] != 2 or not isinstance(document["dtype"], str):
+        raise ValueError(f"version {document['zarr_format']!r}, type {document['dtype']!r}")
     order = tuple(range(len(shape)))
     codecs = [*(document.get("filters") or []), *filter(None, [document.get("compressor")])]
     return ZarrArray(
-        name,
-        where,
-        meta,
         shape,
         _check_sizes(document["chunks"]),
-        _check_type(where, document["dtype"]),
+        np.dtype(document["dtype"]),
         order if document.get("order", "C") == "C" else order[::-1],
-        [{**each, "id": str(each["id"])} for each in codecs],
+        [{**config, "id": str(config["id"])} for config in codecs],
         _check_separator(document.get("dimension_separator", ".")),
         "",
         document.get("fill_value"),
     )
 
 
-def _parse_version_3(name: str, where: str, meta: str, document: Any) -> ZarrArray:
+def _parse_version_3(document: Any) -> ZarrArray:
     if document["zarr_format"] != 3 or document["node_type"] != "array":
-        raise FormatError(f"{where} is not an array of version 3: name an array in it with fields=")
-    shape = _check_sizes(document["shape"])
-    if document["chunk_grid"]["name"] != "regular" or document["data_type"] not in _TYPES:
-        raise FormatError(f"{where}: write regular chunks, and numbers")
-    if document.get("storage_transformers"):
-        raise FormatError(f"{where} has storage transformers, which are not read")
-    key = document["chunk_key_encoding"]
+        raise ValueError("not an array of version 3: name an array in it with fields=")
+    if document["chunk_grid"]["name"] != "regular" or document.get("storage_transformers"):
+        raise ValueError("only regular chunks without transformers are read")
+    shape, key = _check_sizes(document["shape"]), document["chunk_key_encoding"]
     default = key["name"] == "default"
     separator = key.get("configuration", {}).get("separator", "/" if default else ".")
     array = ZarrArray(
-        name,
-        where,
-        meta,
         shape,
         _check_sizes(document["chunk_grid"]["configuration"]["chunk_shape"]),
-        _check_type(where, _TYPES[document["data_type"]]),
+        np.dtype(_TYPES[document["data_type"]]),
         tuple(range(len(shape))),
         [],
         _check_separator(separator),
@@ -304,29 +262,20 @@ def _parse_version_3(name: str, where: str, meta: str, document: Any) -> ZarrArr
     codecs = document["codecs"]
     if codecs[0]["name"] == "sharding_indexed" and len(codecs) == 1:
         settings = codecs[0]["configuration"]
-        index = [each["name"] for each in settings["index_codecs"]]
-        if (
-            index != ["bytes", "crc32c"]
-            or settings["index_codecs"][0].get("configuration", {}).get("endian", "little")
-            != "little"
-        ):
-            raise FormatError(f"{where}: shards with an index of {index} are not read")
+        index = [(one["name"], one.get("configuration")) for one in settings["index_codecs"]]
+        endian = (index[0][1] or {}).get("endian", "little")
+        if [name for name, _ in index] != ["bytes", "crc32c"] or endian != "little":
+            raise ValueError(f"shards with an index of {index} are not read")
         array.inner = _check_sizes(settings["chunk_shape"])
         array.first = settings.get("index_location", "end") == "start"
         codecs = settings["codecs"]
-    _take_codecs(array, codecs)
-    return array
-
-
-def _take_codecs(array: ZarrArray, codecs: Sequence[Any]) -> None:
-    """Add the codecs of version 3 to the array, as numcodecs names them."""
     packed = False
-    for each in codecs:
-        name, settings = each["name"], dict(each.get("configuration") or {})
+    for one in codecs:
+        name, settings = one["name"], dict(one.get("configuration") or {})
         if name == "transpose" and not packed:
             order = settings["order"]
-            order = order if isinstance(order, list) else list(range(len(array.shape)))[::-1]
-            if sorted(order) != list(range(len(array.shape))):
+            order = order if isinstance(order, list) else list(range(len(shape)))[::-1]
+            if sorted(order) != list(range(len(shape))):
                 raise ValueError(f"order {order}")
             array.order = tuple(array.order[axis] for axis in order)
         elif name == "bytes" and not packed:
@@ -338,9 +287,10 @@ def _take_codecs(array: ZarrArray, codecs: Sequence[Any]) -> None:
         elif packed and name.startswith("numcodecs."):
             array.codecs.append({**settings, "id": name.removeprefix("numcodecs.")})
         else:
-            raise FormatError(f"{array.where}: codec {name!r} is not read: write it without")
+            raise ValueError(f"codec {name!r} is not read: write it without")
     if not packed:
-        raise FormatError(f"{array.where}: the codecs do not end in bytes: write it again")
+        raise ValueError("the codecs do not end in bytes")
+    return array
 
 
 def _check_sizes(values: Any) -> tuple[int, ...]:
@@ -372,9 +322,9 @@ def _list_chunk_files(
         return [at + array.separator.join([*head, *map(str, cell)]) for cell in cells]
 
     ends = names(np.array([0, total - 1]))
-    if not fill and store.probe(unseen(store.root, ends))[1].any():
-        gone = int(np.flatnonzero(store.probe(unseen(store.root, ends))[1])[0])
-        raise _absent_error(f"{store.root}/{ends[gone]}")
+    if not fill:  # of all that may be missing these cost two probes
+        for gone in np.flatnonzero(store.probe(unseen(store.root, ends))[1])[:1].tolist():
+            raise _absent_error(f"{store.root}/{ends[gone]}")
     every = names(np.arange(total))
     files, errors = store.probe(unseen(store.root, every), progress)
     if not errors.any():
@@ -476,18 +426,17 @@ def _read_labels(
     files, number = _list_chunk_files(store, array, fill, progress)
     grid = _locate_chunks(store, array, files, number, fill, progress)
     layout = group_chunks(grid)
-    options = _make_codec(array).options
     decoded = []
-    for chunk in range(layout.chunks.count):
+    for chunk, rows in enumerate(layout.chunk_samples.tolist()):
         extents, _ = layout.pieces(np.array([chunk]))
-        file, offset, length = (int(each[0]) for each in extents)
+        file, offset, length = (int(column[0]) for column in extents)
         data = memoryview(store.read(files.name(file), offset, length) if length else b"")
-        rows = int(layout.first[chunk + 1] - layout.first[chunk])
+        coded = CompressedChunk(chunk, data, [len(data)], rows)
         try:
-            decoded.append(codec.decode(options, CompressedChunk(chunk, data, [len(data)], rows)))
+            decoded.append(np.asarray(codec.decode_zarr(array.codec_options, coded)))
         except UsageError:
             raise
         except ValueError as error:
             raise FormatError(f"{files.path(file)}: the labels are damaged: {error}") from None
-    values = np.concatenate([np.asarray(each) for each in decoded])
+    values = np.concatenate(decoded)
     return column_choice.convert_labels(array.where, array.name, values), files

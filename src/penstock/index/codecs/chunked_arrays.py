@@ -1,15 +1,18 @@
-"""Rows out of the chunks of an HDF5 dataset, whatever its filters.
+"""Rows out of the chunks of arrays: Zarr, by numcodecs, and HDF5, whatever the filters.
 
-A compressed chunk consists of all grid chunks of the same rows, in the order of the grid.
-A piece of no bytes is an absent chunk: all fill values. Options: `variants`, how the
-chunks of a file are stored (`dtype`, `shape` of a row, `chunk`, `filters` as HDF5 has them, `fill`
-in hexadecimal), each used from the compressed chunk in `since` on; `masks`, the filters that chunks
-were written without, by compressed chunk and piece.
+A compressed chunk consists of all grid chunks of the same rows, in the order of the grid. A piece
+of no bytes is an absent chunk: all fill values. Options, of Zarr, or of each of `variants` of HDF5,
+used from the compressed chunk in `since` on: `dtype`, `shape` of a row, `chunk`, `fill` in
+hexadecimal.
 
-Deflate, shuffle and fletcher32 are undone here, by several threads at once. For other filters the
-chunks are written into a file in memory, and HDF5 reads them from it. Before that, the size that
-each would allocate is compared with the chunk's. Rarer filters are trusted, and in a frame of
-Blosc2 what follows its first chunk.
+Zarr: `order` (the axes in the order in which a chunk stores them), and `codecs`: the configurations
+by which numcodecs knows them, in the order of encoding; "crc32c" is a checksum behind the bytes.
+
+HDF5: `filters` as HDF5 has them; `masks`, the filters that chunks were written without, by
+compressed chunk and piece. Deflate, shuffle and fletcher32 are undone here, by several threads at
+once. For other filters the chunks are written into a file in memory, and HDF5 reads them from it.
+Before that, the size that each would allocate is compared with the chunk's. Rarer filters are
+trusted, and in a frame of Blosc2 what follows its first chunk.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import bisect
 import contextlib
 import importlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,52 +29,138 @@ import numpy.typing as npt
 
 from ... import limits
 from ...errors import UsageError
-from .decompression import decompress
+from .decompression import METHODS, decompress
 from .registry import CompressedChunk, Decoded, missing_library
-from .zarr import paste_chunks, read_claimed_bytes
+
+CODECS = frozenset(
+    ["adler32", "astype", "base64", "bitround", "blosc", "bz2", "crc32", "crc32c", "delta"]
+    + ["fixedscaleoffset", "fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits"]
+    + ["pcodec", "quantize", "shuffle", "zfpy", "zlib", "zstd"]
+)
+"""Codecs that numcodecs may be asked for: a file may name any codec, and "pickle" runs code."""
+_CODEC_SPARE, _FILTER_SPARE = 1 << 16, 64
+"""Bytes that codecs and filters may add to what they encode: checksums, tables."""
 
 _DEFLATE, _SHUFFLE, _FLETCHER32, _SZIP = 1, 2, 3, 4
 _BZIP2, _LZF, _BLOSC, _LZ4, _BITSHUFFLE, _ZSTD = 307, 32000, 32001, 32004, 32008, 32015
 _ZFP, _BLOSC2 = 32013, 32026
 _SIZED = {_SHUFFLE, _FLETCHER32, 5, 6}
 """Filters whose output has the size that the dataset says; 5 and 6 are nbit and scale-offset."""
-_SPARE = 64
-"""Bytes that the filters before deflate may have added."""
 
 
-def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
+def _decode_rows(
+    options: Mapping[str, Any],
+    compressed: CompressedChunk,
+    undo: Callable[[int, memoryview, int, np.dtype[Any]], npt.NDArray[Any]],
+) -> npt.NDArray[Any]:
+    """Decode each chunk of some rows, and paste them together, in the order of the grid.
+
+    undo:  decodes a piece: gets its number, the bytes that it makes, and their dtype.
+    """
+    dtype, chunk = np.dtype(options["dtype"]), tuple(options["chunk"])
+    shape = (compressed.samples, *options["shape"])
+    size = math.prod(chunk) * dtype.itemsize
+    if max(math.prod(shape) * dtype.itemsize, size) > limits.decoded_chunk_bytes_max:
+        raise ValueError(f"{shape} of {dtype} in one compressed chunk, of chunks {chunk}")
+    grid = tuple(-(-length // step) for length, step in zip(shape[1:], chunk[1:], strict=True))
+    pieces = compressed.pieces()
+    if len(pieces) != math.prod(grid) or shape[0] > chunk[0]:
+        raise ValueError(f"{len(pieces)} chunks {chunk} do not make up rows {shape[1:]}")
+    fill = np.frombuffer(bytes.fromhex(options["fill"]), dtype)[0]
+    rows = np.empty(shape, dtype)
+    for number, (cell, piece) in enumerate(zip(np.ndindex(*grid), pieces, strict=True)):
+        starts = [index * step for index, step in zip(cell, chunk[1:], strict=True)]
+        where = [slice(start, start + step) for start, step in zip(starts, chunk[1:], strict=True)]
+        part = rows[(slice(None), *where)]  # a view, cut at the end of the array
+        whole = undo(number, piece, size, dtype) if len(piece) else fill
+        part[...] = whole[tuple(map(slice, part.shape))] if len(piece) else whole
+    return rows
+
+
+# -- Zarr ------------------------------------------------------------------------------------------
+
+
+def decode_zarr(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
+    """Decode the rows of a compressed chunk."""
+    chunk, order = options["chunk"], options["order"]
+
+    def undo(_: int, piece: memoryview, size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        data: Any = piece
+        most = 2 * size + _CODEC_SPARE
+        for config in reversed(options["codecs"]):
+            view = memoryview(data).cast("B")
+            claimed = read_claimed_bytes(str(config["id"]), bytes(view[:18]))
+            if claimed > most:
+                raise ValueError(f"{config['id']} claims {claimed:,} bytes for a chunk of {size:,}")
+            if config["id"] in METHODS and not claimed:
+                data = decompress(config["id"], view, most, config)
+            else:
+                data = _undo_codec(config, data)
+        plain: npt.NDArray[Any] = np.frombuffer(bytes(memoryview(data).cast("B")), np.uint8)
+        if len(plain) != size:
+            raise ValueError(f"a chunk has {len(plain):,} bytes, but {size:,} are expected")
+        stored = plain.view(dtype).reshape([chunk[axis] for axis in order])
+        return stored.transpose(np.argsort(order))
+
+    return _decode_rows(options, compressed, undo)
+
+
+def _undo_codec(config: Mapping[str, Any], data: Any) -> Any:
+    """Undo one codec."""
+    check_codec(config)
+    try:
+        import numcodecs
+    except ModuleNotFoundError:
+        raise missing_library("numcodecs", "zarr", "compressed Zarr data") from None
+    try:
+        return numcodecs.get_codec(dict(config)).decode(data)
+    except Exception as error:  # each codec has errors of its own for bytes that are damaged
+        raise ValueError(f"{config.get('id')}: {error!r}") from None
+
+
+def read_claimed_bytes(codec: str, head: bytes) -> int:
+    """Read the size that a chunk claims to decode to: the codec would allocate it.
+
+    0 if it states none. Formats: numcodecs' LZ4, c-blosc's header, RFC 8878 (Zstandard).
+    """
+    if codec == "lz4":
+        return int.from_bytes(head[:4], "little")
+    if codec == "blosc":
+        return int.from_bytes(head[4:8], "little")
+    if codec != "zstd" or len(head) < 5:
+        return 0
+    flags = head[4]
+    width = (flags >> 5 & 1, 2, 4, 8)[flags >> 6]
+    at = 5 + (not flags >> 5 & 1) + (0, 1, 2, 4)[flags & 3]
+    return int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
+
+
+def check_codec(config: Mapping[str, Any]) -> None:
+    """Check that a codec makes nothing but numbers of bytes; ValueError if not."""
+    if config["id"] not in CODECS:
+        raise ValueError(f"codec {config['id']!r} is not decoded")
+    for name in ("dtype", "astype", "encode_dtype", "decode_dtype"):
+        if np.dtype(config.get(name)).hasobject:
+            raise ValueError(f"codec {config['id']!r} makes Python objects")
+
+
+# -- HDF5 ------------------------------------------------------------------------------------------
+
+
+def decode_hdf5(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode the rows of a compressed chunk."""
     variant = options["variants"][bisect.bisect_right(options["since"], compressed.number) - 1]
     masks = {piece: mask for number, piece, mask in options["masks"] if number == compressed.number}
-    dtype, row = np.dtype(variant["dtype"]), tuple(variant["shape"])
-    chunk = tuple(variant["chunk"])
-    if compressed.samples * math.prod(row) * dtype.itemsize > limits.decoded_chunk_bytes_max:
-        raise ValueError(f"{compressed.samples:,} rows of {row} {dtype} in one compressed chunk")
     filters = variant["filters"]
-    if all(each[0] in (_DEFLATE, _SHUFFLE, _FLETCHER32) for each in filters):
-        parts = [
-            _undo_filters(piece, filters, masks.get(number, 0), dtype, chunk)
-            if len(piece)
-            else None
-            for number, piece in enumerate(compressed.pieces())
-        ]
-        fill = np.frombuffer(bytes.fromhex(variant["fill"]), dtype)[0]
-        return paste_chunks((compressed.samples, *row), chunk, parts, dtype, fill)
-    return _decode_with_h5py(variant, compressed, masks, (compressed.samples, *row))
+    if not all(code in (_DEFLATE, _SHUFFLE, _FLETCHER32) for code, *_ in filters):
+        return _decode_with_h5py(variant, compressed, masks)
 
+    def undo(number: int, piece: memoryview, size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        mask = masks.get(number, 0)
+        data, _ = _undo_last_filters(piece, filters, mask, size, dtype.itemsize)
+        return np.frombuffer(data, dtype).reshape(variant["chunk"])
 
-def _undo_filters(
-    piece: memoryview,
-    filters: Sequence[Sequence[Any]],
-    mask: int,
-    dtype: np.dtype[Any],
-    chunk: tuple[int, ...],
-) -> npt.NDArray[Any]:
-    """Undo the filters of one chunk, from the last to the first."""
-    size = math.prod(chunk) * dtype.itemsize
-    data, left = _undo_last_filters(piece, filters, mask, size, dtype.itemsize)
-    assert left == (1 << len(filters)) - 1
-    return np.frombuffer(data, dtype).reshape(chunk)
+    return _decode_rows(variant, compressed, undo)
 
 
 def _undo_last_filters(
@@ -92,7 +181,7 @@ def _undo_last_filters(
         if code in (_DEFLATE, _BZIP2):
             # Filters behind it in the file may have added to the data: checksums.
             method = "zlib" if code == _DEFLATE else "bz2"
-            data = decompress(method, memoryview(data), size + _SPARE)
+            data = decompress(method, memoryview(data), size + _FILTER_SPARE)
         elif code == _FLETCHER32:
             data = _check_fletcher32(memoryview(data))
         elif code == _SHUFFLE:
@@ -136,7 +225,7 @@ def _check_claim(code: int, values: Sequence[int], data: memoryview, size: int) 
         claimed = _read_zfp_claim(values)
     elif code in (_LZF, _BITSHUFFLE):
         claimed = len(data)
-    if claimed > size + _SPARE:
+    if claimed > size + _FILTER_SPARE:
         raise ValueError(f"filter {code} claims {claimed:,} bytes for a chunk of {size:,}")
 
 
@@ -188,18 +277,17 @@ def _check_fletcher32(data: memoryview) -> memoryview:
 
 
 def _decode_with_h5py(
-    variant: Mapping[str, Any],
-    compressed: CompressedChunk,
-    masks: Mapping[int, int],
-    shape: tuple[int, ...],
+    variant: Mapping[str, Any], compressed: CompressedChunk, masks: Mapping[int, int]
 ) -> npt.NDArray[Any]:
     try:
         import h5py
     except ModuleNotFoundError:
-        raise missing_library(
-            "h5py", "hdf5", "an HDF5 filter other than deflate, shuffle and fletcher32"
-        ) from None
+        what = "an HDF5 filter other than deflate, shuffle and fletcher32"
+        raise missing_library("h5py", "hdf5", what) from None
     dtype, chunk = np.dtype(variant["dtype"]), tuple(variant["chunk"])
+    shape = (compressed.samples, *variant["shape"])
+    if math.prod(shape) * dtype.itemsize > limits.decoded_chunk_bytes_max:
+        raise ValueError(f"{shape} of {dtype} in one compressed chunk")
     fill = np.frombuffer(bytes.fromhex(variant["fill"]), dtype)[:1]
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     layout.set_chunk(chunk)
