@@ -29,8 +29,8 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
-from penstock.index.formats import Location
 from penstock.index.formats import lmdb as format_lmdb
+from penstock.index.formats.shards import Location, Scan
 from tests import warm
 from tests.slices import first
 
@@ -549,7 +549,7 @@ def test_a_commit_while_indexing(tmp_path):
     store = Store(str(path.parent))
     place = Location("folder", "", str(path.parent))
     with pytest.raises(ChangedError):
-        format_lmdb.build(store, place, None)
+        format_lmdb.build(Scan(store, place))
 
 
 def test_nothing_is_unpickled(tmp_path):

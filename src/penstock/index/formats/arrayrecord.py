@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import StoreFile
 from ...errors import FormatError
 from ...extent import Int
 from ..fields import Field
 from ..table import Index
-from .shards import Location, check_any, lay_out_pieces, list_files, number_first
+from .shards import Scan, check_any, lay_out_pieces, number_first
 
 _SIGNATURE = bytes.fromhex("83af70d10d884a3f")
 _BLOCK = 1 << 16
@@ -46,10 +46,10 @@ class _RecordChunk(NamedTuple):
     data: bytes
 
 
-def build(store: Store, place: Location, progress: Progress | None = None) -> Index:
+def build(scan: Scan) -> Index:
     """The index of all records, file after file."""
-    files, sources = list_files(store, place, progress)
-    records = store.parse(files, lambda _, source: _read_records(source), progress)
+    files, sources = scan.list_files()
+    records = scan.parse(files, lambda _, source: _read_records(source))
     check_any(files, sum(len(begin) for begin, _ in records), "records")
     pieces = [_cut_pieces(begin, length) for begin, length in records]
     counts, offsets, lengths = zip(*pieces, strict=True)

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..codecs import arrow as codec
@@ -39,7 +39,7 @@ from ..table import Index
 from . import column_choice, saved_datasets
 from .arrow_ipc import MAGIC, MARKER, RecordBatch, Schema, read_messages
 from .arrow_schema import ArrowColumn, ColumnNode
-from .shards import Location, lay_out_extents, lay_out_pieces, list_files, number_first
+from .shards import Columns, Scan, lay_out_extents, lay_out_pieces, number_first
 
 _FILL = "fill them, or give nulls='empty', or fields="
 _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
@@ -101,29 +101,23 @@ class ArrowContent:
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None,
-    *,
-    fields: Sequence[str] | None = None,
-    label: str | None = None,
-    nulls: str = "error",
+    scan: Scan, fields: Columns = None, label: str | None = None, nulls: str = "error"
 ) -> Index:
     """The index of all rows, file after file."""
-    is_saved = place.kind == "folder" and saved_datasets.is_saved_dataset(store)
+    is_saved = scan.place.kind == "folder" and saved_datasets.is_saved_dataset(scan.store)
     rows = None
     if is_saved:
-        files, sources, rows = saved_datasets.list_streams(store)
+        files, sources, rows = saved_datasets.list_streams(scan.store)
     else:
-        extensions = _EXTENSIONS if place.kind == "folder" else ()
-        files, sources = list_files(store, place, progress, extensions)
-    contents = store.parse(files, lambda _, source: parse_file(source, fields, label), progress)
+        extensions = _EXTENSIONS if scan.place.kind == "folder" else ()
+        files, sources = scan.list_files(extensions)
+    contents = scan.parse(files, lambda _, source: parse_file(source, fields, label))
     total = sum(sum(content.rows) for content in contents)
     if rows not in (None, total):
-        raise FormatError(f"{store.root}: {total:,} rows, and dataset_info.json says {rows:,}")
+        raise FormatError(f"{scan.store.root}: {total:,} rows, and dataset_info.json says {rows:,}")
 
     def read_names(column: str) -> list[Any] | None:
-        return saved_datasets.read_class_names(store, column) if is_saved else None
+        return saved_datasets.read_class_names(scan.store, column) if is_saved else None
 
     return make_index("arrow", files, sources, contents, fields, label, nulls, read_names)
 

@@ -32,7 +32,7 @@ from ..table import Index
 from . import image_annotations
 from .image_annotations import EntryColumn, check_below, check_distinct, show
 from .json_lists import JsonLists
-from .shards import Location
+from .shards import Columns, Scan
 
 _KINDS = ("instances", "person_keypoints", "captions")
 _STANDARD = re.compile(rf"annotations/({'|'.join(_KINDS)})_([^/]+)\.json")
@@ -121,22 +121,20 @@ def _list_files(store: Store) -> dict[str, dict[str, str]]:
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None,
+    scan: Scan,
     split: str | None = None,
-    annotations: Sequence[str] | None = None,
+    annotations: Columns = None,
     images: str | None = None,
     missing: str = "error",
-    fields: Sequence[str] | None = None,
+    fields: Columns = None,
 ) -> Index:
     """The index of the images of one split, with the annotations of one or several files."""
-    names, chosen = _choose_files(store, split, annotations)
+    names, chosen = _choose_files(scan.store, split, annotations)
     folders = set()
     if split is None or annotations is None:  # another file would change what is chosen
-        folders.add(image_annotations.find_folder(store, ["annotations"]))
+        folders.add(image_annotations.find_folder(scan.store, ["annotations"]))
     with image_annotations.pause_collector():
-        return _build(store, names, chosen, images, missing, fields, progress, folders)
+        return _build(scan.store, names, chosen, images, missing, fields, scan.progress, folders)
 
 
 def _build(

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import StoreFile
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Files, Int
 from ..codecs.registry import missing_library
@@ -49,7 +49,7 @@ from .chunk_grid import (
     lay_out_verbatim,
 )
 from .sandbox import BlockFile, Sandbox
-from .shards import Location, list_files
+from .shards import Scan
 
 _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".nc", ".h5ad")
 _LINKS_MAX = 16
@@ -83,10 +83,7 @@ class Hdf5Content:
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None,
-    *,
+    scan: Scan,
     dataset: str | None = None,
     fields: Mapping[str, str] | None = None,
     label: str | None = None,
@@ -95,9 +92,9 @@ def build(
 ) -> Index:
     """The index of all rows, file after file."""
     if importlib.util.find_spec("h5py") is None:
-        raise missing_library("h5py", "hdf5", f"indexing {place.path}")
-    extensions = _EXTENSIONS if place.kind == "folder" else ()
-    files, sources = list_files(store, place, progress, extensions)
+        raise missing_library("h5py", "hdf5", f"indexing {scan.place.path}")
+    extensions = _EXTENSIONS if scan.place.kind == "folder" else ()
+    files, sources = scan.list_files(extensions)
     asked = {"data": dataset} if dataset is not None else fields
 
     with Sandbox("the HDF5 library") as apart:
@@ -107,7 +104,7 @@ def build(
                 return apart.call(source, _parse_file, asked, label, fill)
             return _parse_file(source, asked, label, fill)
 
-        contents = store.parse(files, parse, progress)
+        contents = scan.parse(files, parse)
     labels = [content.labels for content in contents if content.labels is not None]
     for number, content in enumerate(contents):
         if content.parts.keys() != contents[0].parts.keys() or len(labels) not in (

@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.store import Progress, Store
+from ...engine.store import Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Int, joined, unseen
 from ..attributes import Attribute, make_rows, make_texts
 from ..table import Index
 from . import image_annotations
 from .image_annotations import is_whole, show
-from .shards import Location, scan_folder
+from .shards import Columns, Scan
 
 _DOCUMENT_BYTES_MAX = 64 << 20
 _KEYS_MAX = 256
@@ -60,15 +60,10 @@ def is_dataset(store: Store) -> bool:
 
 
 def build(
-    store: Store,
-    _: Location,
-    progress: Progress | None,
-    fields: Sequence[str] | None = None,
-    label: str | None = None,
-    missing: str = "error",
+    scan: Scan, fields: Columns = None, label: str | None = None, missing: str = "error"
 ) -> Index:
     """The index of all images below the folder, with what their documents say."""
-    listing = scan_folder(store, (_SUFFIX, *image_annotations.IMAGE_SUFFIXES), progress)
+    listing = scan.list_folder((_SUFFIX, *image_annotations.IMAGE_SUFFIXES))
     images: dict[str, int] = {}
     documents: dict[str, int] = {}
     for row in range(len(listing.files)):
@@ -81,14 +76,14 @@ def build(
     both = [stem for stem in images if stem in documents]
     alone = sorted(images.keys() ^ documents.keys())
     if (alone and missing != "skip") or not both:
-        raise _build_alone_error(store.root, alone, images, len(both))
-    files = store.stat([listing.files.name(images[stem]) for stem in both])
-    read = store.stat([listing.files.name(documents[stem]) for stem in both])
-    values = store.parse(read, lambda _, source: parse_object(source.path, _read(source)), progress)
+        raise _build_alone_error(scan.store.root, alone, images, len(both))
+    files = scan.store.stat([listing.files.name(images[stem]) for stem in both])
+    read = scan.store.stat([listing.files.name(documents[stem]) for stem in both])
+    values = scan.parse(read, lambda _, source: parse_object(source.path, _read(source)))
     classes, label_column, attributes = make_columns(read.path, values, label, fields)
     folders = [listing.folders.name(row) for row in range(len(listing.folders))]
     return image_annotations.make_index(
-        store,
+        scan.store,
         "image_json",
         files,
         attributes,

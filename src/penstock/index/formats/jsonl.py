@@ -19,7 +19,7 @@ import numpy as np
 
 from ...engine.native import crc32c
 from ...engine.open import read_extent
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from .. import codecs
@@ -38,7 +38,7 @@ from ..json_fields import (
 from ..layout import Chunked, Pieces, RowTable
 from ..table import Index
 from . import jsonl_frames, shards, unsupported
-from .shards import Location
+from .shards import Scan
 
 SUFFIXES = (".jsonl", ".ndjson", ".jsonlines")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -84,14 +84,12 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def build(
-    store: Store, place: Location, progress: Progress | None, extensions: Sequence[str] = ()
-) -> Index:
+def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
     """The index of all lines of the files, in their order."""
-    files, sources = shards.list_files(store, place, progress, extensions)
-    if place.kind == "folder" and not extensions:
+    files, sources = scan.list_files(extensions)
+    if scan.place.kind == "folder" and not extensions:
         _check_names(files)
-    walked = store.parse(files, lambda _, source: _walk_file(source), progress)
+    walked = scan.parse(files, lambda _, source: _walk_file(source))
     fields = (Field("data", np.dtype(np.uint8), None),)
     framed = [lines for lines in walked if isinstance(lines, jsonl_frames.FileChunks)]
     if framed:

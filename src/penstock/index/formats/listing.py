@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine.store import Progress, Store
+from ...engine.store import Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, Int, unseen
 from ..fields import Field
 from ..layout import RowTable
 from ..table import Index
 from . import unsupported
-from .shards import Location
+from .shards import Scan
 
 _EXTENSIONS = (".txt", ".lst", ".list", ".tsv", ".csv")
 
@@ -57,20 +57,20 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "outside" or value}
 
 
-def build(
-    store: Store, place: Location, progress: Progress | None = None, outside: bool = False
-) -> Index:
+def build(scan: Scan, outside: bool = False) -> Index:
     """Make the index of the files that a listing names, in its order."""
-    name = place.name
-    source = store.stat([name])
+    name = scan.place.name
+    source = scan.store.stat([name])
     path = source.path(0)
-    lines = _split_lines(path, store.read(name, 0, int(source.size[0])))
+    lines = _split_lines(path, scan.store.read(name, 0, int(source.size[0])))
     base = os.path.dirname(name)
-    split = _choose_split(store, base, path, lines)
+    split = _choose_split(scan.store, base, path, lines)
     names, labels = _split_columns(path, base, lines, split)
     if not outside:
-        names = keep_inside(store.root, names, lambda row: f"{path}, line {lines[row].number}: ")
-    files = store.stat(names, lambda row: f"{path}, line {lines[row].number}: ", progress)
+        names = keep_inside(
+            scan.store.root, names, lambda row: f"{path}, line {lines[row].number}: "
+        )
+    files = scan.store.stat(names, lambda row: f"{path}, line {lines[row].number}: ", scan.progress)
     classes, label_column = _number_labels(path, lines, labels)
     return Index(
         format="listing",

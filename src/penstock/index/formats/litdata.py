@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arguments import check_whole
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..fields import Codec, Field
@@ -31,7 +31,7 @@ from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Index
 from . import arrow, column_choice, row_shards
 from .row_shards import Manifest
-from .shards import Location, lay_out_extents, number_first
+from .shards import Columns, Scan, lay_out_extents, number_first
 
 _CHUNK = re.compile(r"chunk-\d+-\d+.*\.bin")
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -99,16 +99,10 @@ def is_dataset(store: Store) -> bool:
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None = None,
-    *,
-    fields: Sequence[str] | None = None,
-    label: str | None = None,
-    block_size: int | None = None,
+    scan: Scan, fields: Columns = None, label: str | None = None, block_size: int | None = None
 ) -> Index:
     """The index of all samples, chunk after chunk in the order of index.json."""
-    manifest = Manifest.read(store, "LitData chunks", _CHUNK)
+    manifest = Manifest.read(scan.store, "LitData chunks", _CHUNK)
     with manifest.parsing():
         entries, config = manifest.value["chunks"], manifest.value["config"]
         if not entries:
@@ -122,24 +116,24 @@ def build(
             dim = entry.get("dim")
             tokens = None if dim is None else manifest.check_count(dim)
             chunks.append(_LitChunk(manifest.check_count(entry["chunk_size"]), tokens))
-    files = store.stat(names, lambda _: f"{manifest.path}: ", progress)
+    files = scan.store.stat(names, lambda _: f"{manifest.path}: ", scan.progress)
     sources = manifest.sources(files)
     if config.get("item_loader") == "TokensLoader":
         if len(leaves) != 1:
             raise manifest.flaw(f"tokens are one leaf, and it has {len(leaves)}")
-        part, layout = _lay_out_tokens(store, manifest, files, chunks, leaves[0].dtype, block_size)
+        part, layout = _lay_out_tokens(
+            scan.store, manifest, files, chunks, leaves[0].dtype, block_size
+        )
         return Index("litdata", files, (part,), (layout,), sources)
     if block_size is not None:
         raise UsageError(f"{manifest.path}: block_size= is for chunks of tokens, and these are not")
-    bodies = store.parse(
-        files, lambda number, source: _parse_body(source, chunks[number]), progress
-    )
+    bodies = scan.parse(files, lambda number, source: _parse_body(source, chunks[number]))
     kind = bodies[0].kind
     for name, body in zip(names, bodies, strict=True):
         if body.kind != kind:
             raise manifest.flaw(f"{name} is {body.kind!r}, others {kind!r}")
     if kind == "arrow":
-        return _index_tables(store, manifest, files, chunks, bodies, fields, label)
+        return _index_tables(scan.store, manifest, files, chunks, bodies, fields, label)
     if not sum(chunk.samples for chunk in chunks):
         raise manifest.flaw("it lists no samples")
     known = [leaf.name for leaf in leaves]
@@ -160,7 +154,7 @@ def build(
         width = 0 if wanted is None else leaves[wanted].dtype.itemsize
         return row_shards.parse_rows(source, bodies[number].edges, sizes, wanted, width)
 
-    shard_rows = store.parse(files, parse, progress)
+    shard_rows = scan.parse(files, parse)
     layouts = row_shards.make_layouts(shard_rows, sizes, numbers)
     parts = tuple(
         _make_field(manifest, leaves[number], layout)

@@ -31,12 +31,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import Store, StoreFile
 from ...errors import ChangedError, FormatError, MissingError, UsageError
 from ...extent import Files, Int, Names, joined, unseen
 from ..fields import Field
 from ..table import Index
-from .shards import Location, check_named_once, join_names, lay_out_extents
+from .shards import Location, Scan, check_named_once, join_names, lay_out_extents
 
 DATA = "data.mdb"
 """Name of the file of an environment that is a folder."""
@@ -92,10 +92,7 @@ class _LmdbRecords(NamedTuple):
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None,
-    *,
+    scan: Scan,
     database: str | None = None,
     datum: bool = False,
     order: str = "key",
@@ -103,7 +100,7 @@ def build(
     verify: bool | None = None,
 ) -> Index:
     """The index of all records, environment after environment."""
-    files, sources = _list_files(store, place)
+    files, sources = _list_files(scan.store, scan.place)
 
     def parse(_: int, source: StoreFile) -> _LmdbRecords:
         records = source.walk(
@@ -131,7 +128,7 @@ def build(
             stamp,
         )
 
-    walked = store.parse(files, parse, progress)
+    walked = scan.parse(files, parse)
     filled = [records for records in walked if len(records.length)]
     if not filled:
         raise FormatError(f"{files.path(0)} holds no samples: write some, or see exclude=")

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from ... import limits
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import Store, StoreFile
 from ...errors import FormatError, MissingError
 from ...extent import Files, unseen
 from ..fields import Field
 from ..table import Index
 from . import column_choice, row_shards
 from .row_shards import Manifest
-from .shards import Location
+from .shards import Columns, Scan
 
 _NUMBERS = {
     "int": "<i8",
@@ -45,16 +45,9 @@ def is_dataset(store: Store) -> bool:
     return named or row_shards.has_shards(store, _SHARD)
 
 
-def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None = None,
-    *,
-    fields: Sequence[str] | None = None,
-    label: str | None = None,
-) -> Index:
+def build(scan: Scan, fields: Columns = None, label: str | None = None) -> Index:
     """The index of all samples, shard after shard in the order of index.json."""
-    manifest = Manifest.read(store, "MDS shards", _SHARD)
+    manifest = Manifest.read(scan.store, "MDS shards", _SHARD)
     with manifest.parsing():
         entries = manifest.value["shards"]
         if not entries:
@@ -64,7 +57,7 @@ def build(
             if _parse_columns(manifest, entry) != table:
                 raise manifest.flaw(f"shard {number} has other columns than shard 0")
         counts = [manifest.check_count(entry["samples"]) for entry in entries]
-        files = _list_files(store, manifest, entries, progress)
+        files = _list_files(scan.store, manifest, entries, scan.progress)
     names = [part.name for part, _ in table]
     integers = {part.name for part, _ in table if part.shape == () and part.dtype.kind in "iu"}
     chosen, label = column_choice.choose_columns(manifest.path, names, integers, fields, label)
@@ -77,7 +70,7 @@ def build(
         row_shards.check_table(source, edges)
         return row_shards.parse_rows(source, edges, sizes, wanted, dtype.itemsize)
 
-    shard_rows = store.parse(files, parse, progress)
+    shard_rows = scan.parse(files, parse)
     if not sum(counts):
         raise manifest.flaw("it lists no samples")
     numbers = [names.index(name) for name in chosen]

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import limits
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import StoreFile
 from ...errors import FormatError
 from ..fields import Field
 from ..layout import Fixed
 from ..table import Index
-from .shards import Location, list_files, number_first
+from .shards import Scan, number_first
 
 MAGIC = b"\x93NUMPY"
 _HEAD_BYTES = 12 + 10_000
@@ -35,10 +35,10 @@ class NpyHeader(NamedTuple):
     data_offset: int
 
 
-def build(store: Store, place: Location, progress: Progress | None = None) -> Index:
+def build(scan: Scan) -> Index:
     """The index of the rows of one array, or of several of one row shape, file after file."""
-    files, sources = list_files(store, place, progress)
-    headers = store.parse(files, lambda _, source: read_header(source, source.path), progress)
+    files, sources = scan.list_files()
+    headers = scan.parse(files, lambda _, source: read_header(source, source.path))
     part = make_field(files.path(0), headers[0])
     assert part.nbytes is not None
     for file, header in enumerate(headers):

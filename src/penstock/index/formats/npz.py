@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Int
 from ..fields import Field
@@ -28,7 +28,7 @@ from ..layout import Fixed
 from ..table import Index
 from . import column_choice, npy
 from .sandbox import BlockFile
-from .shards import Location, list_files, number_first
+from .shards import Columns, Scan, number_first
 
 _SUFFIX = ".npy"
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -62,17 +62,10 @@ def sniff(head: bytes, name: str) -> bool:
     return head[30 : 30 + length].endswith(_SUFFIX.encode()) or name.lower().endswith(".npz")
 
 
-def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None = None,
-    *,
-    fields: Sequence[str] | None = None,
-    label: str | None = None,
-) -> Index:
+def build(scan: Scan, fields: Columns = None, label: str | None = None) -> Index:
     """The index of the rows of all arrays, file after file."""
-    files, sources = list_files(store, place, progress)
-    contents = store.parse(files, lambda _, source: _parse_arrays(source, fields, label), progress)
+    files, sources = scan.list_files()
+    contents = scan.parse(files, lambda _, source: _parse_arrays(source, fields, label))
     labels = [arrays.labels for arrays in contents if arrays.labels is not None]
     for file, arrays in enumerate(contents):
         if arrays.fields != contents[0].fields or len(labels) not in (0, len(contents)):

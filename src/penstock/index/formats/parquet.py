@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import limits
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import StoreFile
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
 from ..codecs import parquet as codec
@@ -36,7 +36,7 @@ from ..fields import Codec, Field
 from ..layout import Chunked
 from ..table import Index
 from . import column_choice
-from .shards import Location, lay_out_extents, list_files, number_first
+from .shards import Columns, Scan, lay_out_extents, number_first
 
 MAGIC = b"PAR1"
 _EXTENSIONS = (".parquet", ".pq")
@@ -113,20 +113,12 @@ def _describe(column: ParquetColumn | None) -> str:
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None,
-    *,
-    fields: Sequence[str] | None = None,
-    label: str | None = None,
-    nulls: str = "error",
+    scan: Scan, fields: Columns = None, label: str | None = None, nulls: str = "error"
 ) -> Index:
     """The index of all rows, file after file."""
-    extensions = _EXTENSIONS if place.kind == "folder" else ()
-    files, sources = list_files(store, place, progress, extensions)
-    contents = store.parse(
-        files, lambda _, source: _parse_file(source, fields, label, nulls), progress
-    )
+    extensions = _EXTENSIONS if scan.place.kind == "folder" else ()
+    files, sources = scan.list_files(extensions)
+    contents = scan.parse(files, lambda _, source: _parse_file(source, fields, label, nulls))
     first = contents[0]
     for number, content in enumerate(contents):
         if content.columns != first.columns or content.label != first.label:

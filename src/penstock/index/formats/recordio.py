@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.store import Progress, Store
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..fields import Field
 from ..layout import Layout
 from ..table import Index
 from . import shards
-from .shards import Location
+from .shards import Scan
 
 _MAGIC = (0xCED7230A).to_bytes(4, "little")
 
@@ -41,20 +40,16 @@ def sniff(head: bytes, name: str) -> bool:
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None,
+    scan: Scan,
     label: str | None = None,
     header: str | None = None,
     extensions: Sequence[str] = (".rec",),
 ) -> Index:
     """The index of all records of the files, in their order."""
     strip = header == "strip" if header is not None else label is not None
-    files, sources = shards.list_files(store, place, progress, extensions)
-    walked = store.parse(
-        files,
-        lambda _, source: source.walk("recordio", header=label is not None, strip=strip),
-        progress,
+    files, sources = scan.list_files(extensions)
+    walked = scan.parse(
+        files, lambda _, source: source.walk("recordio", header=label is not None, strip=strip)
     )
     offsets, lengths = ([records[side] for records in walked] for side in ("offset", "length"))
     counts = np.concatenate([np.diff(records["first"]) for records in walked])

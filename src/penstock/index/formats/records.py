@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from ...arguments import check_whole
-from ...engine.store import Progress, Store
 from ...errors import FormatError, UsageError
 from ..fields import Field
 from ..layout import Fixed
 from ..table import Index
-from .shards import Location, list_files, number_first
+from .shards import Scan, number_first
 
 _REACH = 100_000
 """Maximum distance from the given size at which a size that divides is searched."""
@@ -36,10 +35,7 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None,
-    *,
+    scan: Scan,
     record_bytes: int,
     header_bytes: int,
     dtype: str | None = None,
@@ -48,7 +44,7 @@ def build(
 ) -> Index:
     """The index of all records, file after file in ascending order of path bytes."""
     part = _make_field(record_bytes, dtype, shape)
-    files, sources = list_files(store, place, progress, extensions)
+    files, sources = scan.list_files(extensions)
     payload = files.size - header_bytes
     for file in np.flatnonzero((payload < 0) | (payload % record_bytes != 0))[:1].tolist():
         raise _misfit_error(files.path(file), int(files.size[file]), record_bytes, header_bytes)

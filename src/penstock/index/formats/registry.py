@@ -15,7 +15,7 @@ from typing import Any
 from ...engine.store import Progress, Store
 from ...extent import Files
 from ..table import Index
-from .shards import Kind, Location
+from .shards import Kind, Location, Scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Format:
         self, store: Store, place: Location, progress: Progress | None, **options: Any
     ) -> Index:
         """Make the index. The options are canonical."""
-        index: Index = self.load(self.built_by)(store, place, progress, **options)
+        index: Index = self.load(self.built_by)(Scan(store, place, progress), **options)
         return index
 
     def stamp(self, store: Store, files: Files) -> Any:

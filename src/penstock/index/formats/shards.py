@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...engine.store import Listing, Progress, Store
+from ...engine.store import Listing, Progress, Store, StoreFile
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import FileIds, Files, Int, Names, joined
 from ..layout import Pieces, RowTable
 
 Kind = Literal["folder", "file", "pattern"]
+T = TypeVar("T")
+Columns = Sequence[str] | None
+"""Names that were asked for; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,36 +34,45 @@ class Location:
     names: tuple[str, ...] = ()
 
 
-def list_files(
-    store: Store, place: Location, progress: Progress | None = None, extensions: Sequence[str] = ()
-) -> tuple[Files, Files]:
-    """List the files, and the sources that must stay unchanged: also folders that may get new
-    files.
+class Scan(NamedTuple):
+    """One reading of the metadata at a place; `progress` hears how far it is."""
 
-    A folder's files are in ascending order of path bytes, patterns' pattern by pattern.
-    """
-    if place.kind == "folder":
-        listing = scan_folder(store, extensions, progress)
-        return listing.files, joined(listing.folders, listing.files)
-    if place.kind == "file":
-        files = store.stat([place.name])
-        return files, files
-    names = list_names(store, place)
-    files = store.stat(names)
-    folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
-    return files, joined(folders, files)
+    store: Store
+    place: Location
+    progress: Progress | None = None
 
+    def parse(self, files: Files, function: Callable[[int, StoreFile], T]) -> list[T]:
+        """Apply a function to each file, several at a time: its number, and the file."""
+        return self.store.parse(files, function, self.progress)
 
-def scan_folder(store: Store, extensions: Sequence[str], progress: Progress | None) -> Listing:
-    """List the files below the root; FormatError if there are none."""
-    listing = store.scan(extensions, progress)
-    if not len(listing.files):
-        ending = f" with the extension {', '.join(extensions)}" if extensions else ""
-        raise FormatError(
-            f"{store.root} holds no files{ending} (hidden ones do not count): check the path"
-            + (" and extensions=" if extensions else "")
-        )
-    return listing
+    def list_files(self, extensions: Sequence[str] = ()) -> tuple[Files, Files]:
+        """List the files, and the sources that must stay unchanged: also folders that may get new
+        files.
+
+        A folder's files, of these extensions, are in ascending order of path bytes, patterns'
+        pattern by pattern.
+        """
+        if self.place.kind == "folder":
+            listing = self.list_folder(extensions)
+            return listing.files, joined(listing.folders, listing.files)
+        if self.place.kind == "file":
+            files = self.store.stat([self.place.name])
+            return files, files
+        names = list_names(self.store, self.place)
+        files = self.store.stat(names)
+        folders = self.store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
+        return files, joined(folders, files)
+
+    def list_folder(self, extensions: Sequence[str]) -> Listing:
+        """List the files below the root; FormatError if there are none."""
+        listing = self.store.scan(extensions, self.progress)
+        if not len(listing.files):
+            ending = f" with the extension {', '.join(extensions)}" if extensions else ""
+            raise FormatError(
+                f"{self.store.root} holds no files{ending} (hidden ones do not count): check the "
+                f"path" + (" and extensions=" if extensions else "")
+            )
+        return listing
 
 
 def list_names(store: Store, place: Location) -> list[str]:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import limits
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..attributes import Attribute, make_texts
@@ -39,7 +39,7 @@ from ..json_fields import import_loads, is_rounded
 from ..layout import RowTable
 from ..table import Index
 from . import column_choice, listing, parquet
-from .shards import Location
+from .shards import Columns, Scan
 
 _RESERVED = ("data", "__key__", "__id__", "__epoch__", "__rng__", "key", "bytes", "source", "pass")
 
@@ -72,20 +72,13 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None = None,
-    *,
-    files: str,
-    columns: Sequence[str] | None = None,
-    label: str | None = None,
-    outside: bool = False,
+    scan: Scan, files: str, columns: Columns = None, label: str | None = None, outside: bool = False
 ) -> Index:
     """Make the index of the files that a table names, in its order."""
-    source = store.stat([place.name])
+    source = scan.store.stat([scan.place.name])
     path = source.path(0)
     wanted = None if columns is None else [files, *columns, *([label] if label else [])]
-    table = _read_table(store, source, wanted)
+    table = _read_table(scan.store, source, wanted)
     for name in wanted or [files, *([label] if label else [])]:
         _check_known(path, name, table.columns)
 
@@ -94,7 +87,7 @@ def build(
             return f"{path}, row {row:,}: "
         return f"{path}, line {table.lines[row]:,}: "
 
-    base = os.path.dirname(place.name)
+    base = os.path.dirname(scan.place.name)
     names = []
     for row, name in enumerate(table.columns[files]):
         if not isinstance(name, str) or not name or "\0" in name:
@@ -103,8 +96,8 @@ def build(
     if not names:
         raise FormatError(f"{path} names no files: it has no rows")
     if not outside:
-        names = listing.keep_inside(store.root, names, locate)
-    found = store.stat(names, locate, progress)
+        names = listing.keep_inside(scan.store.root, names, locate)
+    found = scan.store.stat(names, locate, scan.progress)
     rest = {name: values for name, values in table.columns.items() if name != files}
     if label is None:
         label = next((name for name in column_choice.DEFAULTS if name in rest), "")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
 from ..fields import Field
@@ -27,7 +27,7 @@ from ..layout import RowTable
 from ..table import Index
 from . import shards, unsupported
 from .image_annotations import IMAGE, IMAGE_SUFFIXES
-from .shards import Location
+from .shards import Scan
 
 _LABEL = "cls"
 _IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
@@ -115,9 +115,7 @@ def sniff(head: bytes, name: str) -> bool:
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None,
+    scan: Scan,
     fields: Mapping[str, Sequence[str]] | None = None,
     label: str | None = None,
     missing: str = "error",
@@ -127,7 +125,7 @@ def build(
     extensions: Sequence[str] = (".tar",),
 ) -> Index:
     """The index of all samples of the files, in their order."""
-    files, sources = shards.list_files(store, place, progress, extensions)
+    files, sources = scan.list_files(extensions)
     wanted = _LABEL if label is None else label or None
     walking = {
         "ignore_zeros": ignore_zeros,
@@ -135,7 +133,7 @@ def build(
         "duplicates": duplicates == "all",
         "label": wanted,
     }
-    contents = store.parse(files, lambda _, source: _walk_archive(source, walking), progress)
+    contents = scan.parse(files, lambda _, source: _walk_archive(source, walking))
     counts = [len(shard.at) for shard in contents]
     dropped = sum(shard.dropped for shard in contents)
     shards.check_any(files, sum(counts), f"samples ({dropped:,} files have no dot in their name)")
@@ -168,14 +166,14 @@ def build(
     return Index("tar", files, parts, tuple(layouts), sources, classes, labels, keys)
 
 
-def build_pairs(store: Store, place: Location, progress: Progress | None, **options: Any) -> Index:
+def build_pairs(scan: Scan, **options: Any) -> Index:
     """The index of pairs of image and text (format "clip"), as CLIP and its successors train on.
 
     The image, the text (`.txt`) and, where there is one, the document of JSON of a key are the
     fields "image" (bytes), "text" (str) and "json" (parsed). Other files that every sample has keep
     their names. Texts are read with the batch, not indexed.
     """
-    index = build(store, place, progress, **options)
+    index = build(scan, **options)
     names = [part.name for part in index.fields]
     images = [name for name in names if name in _IMAGES]
     if "txt" not in names:
@@ -191,7 +189,7 @@ def build_pairs(store: Store, place: Location, progress: Progress | None, **opti
     if not images:  # some samples have one kind, and some another
         fields = {IMAGE: list(_IMAGES)}
         fields |= {name: [name] for name in names if name not in images}
-        index = build(store, place, progress, fields=fields, **options)
+        index = build(scan, fields=fields, **options)
     parts = []
     for part in index.fields:
         name, text = _TEXTS.get(part.name, (part.name, ""))

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..fields import SUMS_FIELD, Field, mask_crc
 from ..layout import RowTable
 from ..table import Index
 from . import shards, unsupported
-from .shards import Location
+from .shards import Scan
 
 _CHECKS = ("none", "length", "all")
 _KINDS = ("absent", "bytes", "floats", "integers")
@@ -84,9 +84,7 @@ def sniff(head: bytes, name: str) -> bool:
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None,
+    scan: Scan,
     check: str = "length",
     verify: bool = False,
     example: Mapping[str, str] | None = None,
@@ -96,8 +94,8 @@ def build(
     """The index of all records of the files, in their order."""
     example = example or {}
     names = list(dict.fromkeys([*example.values(), *([label] if label is not None else [])]))
-    files, sources = shards.list_files(store, place, progress, extensions)
-    walked = store.parse(files, lambda _, source: _walk_file(source, check, names), progress)
+    files, sources = scan.list_files(extensions)
+    walked = scan.parse(files, lambda _, source: _walk_file(source, check, names))
     shards.check_any(files, sum(len(records.offset) for records in walked), "records")
     whole = shards.lay_out_extents([one.offset for one in walked], [one.length for one in walked])
     fields, layouts = [], []

@@ -31,13 +31,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arguments import check_whole
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, joined, unseen
 from ..fields import Field
 from ..layout import Fixed, Layout
 from ..table import Index
-from .shards import Location, lay_out_extents, lay_out_pieces, list_files, list_names, number_first
+from .shards import Scan, lay_out_extents, lay_out_pieces, list_names, number_first
 
 _LLMC_BYTES = 1024
 _LLMC = {struct.pack("<ii", 20240520, 1): "<u2", struct.pack("<ii", 20240801, 1): "<u4"}
@@ -85,10 +85,7 @@ def normalize_flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None = None,
-    *,
+    scan: Scan,
     window: int | None = None,
     eos: int | None = None,
     dtype: str | None = None,
@@ -96,14 +93,14 @@ def build(
     extensions: Sequence[str] = (),
 ) -> Index:
     """The index of all windows or documents, file after file; none spans two files."""
-    files, sources = list_files(store, place, progress, extensions)
-    runs = store.parse(files, lambda _, source: _parse_flat(source, dtype, header_bytes), progress)
+    files, sources = scan.list_files(extensions)
+    runs = scan.parse(files, lambda _, source: _parse_flat(source, dtype, header_bytes))
     kind = _find_one_dtype(files, [kind for kind, _ in runs])
     if eos is None:
         part, layout = _lay_out_windows(files, [run for _, run in runs], kind, window or 0)
         return Index("tokens", files, (part,), (layout,), sources)
     starts = [int(run.offset[0]) for _, run in runs]
-    ends = store.parse(files, lambda file, source: _find_ends(source, starts[file], kind, eos))
+    ends = scan.store.parse(files, lambda file, source: _find_ends(source, starts[file], kind, eos))
     edges = [np.append(start, end) for start, end in zip(starts, ends, strict=True)]
     table = lay_out_extents([edge[:-1] for edge in edges], [np.diff(edge) for edge in edges])
     return Index("tokens", files, (Field("tokens", kind, None),), (table,), sources)
@@ -233,19 +230,17 @@ def has_idx_beside(store: Store, name: str) -> bool:
     return there and store.read(other, 0, len(_MAGIC)).startswith((_MAGIC, _OLD))
 
 
-def build_megatron(
-    store: Store, place: Location, progress: Progress | None = None, *, window: int | None = None
-) -> Index:
+def build_megatron(scan: Scan, window: int | None = None) -> Index:
     """The index of all documents or windows, file after file."""
-    names = [place.name] if place.kind == "file" else list_names(store, place)
+    names = [scan.place.name] if scan.place.kind == "file" else list_names(scan.store, scan.place)
     prefixes = list(dict.fromkeys(_strip_suffix(name) for name in names))
-    lists = store.stat([f"{prefix}.idx" for prefix in prefixes])
-    files = store.stat([f"{prefix}.bin" for prefix in prefixes])
+    lists = scan.store.stat([f"{prefix}.idx" for prefix in prefixes])
+    files = scan.store.stat([f"{prefix}.bin" for prefix in prefixes])
 
     def parse(number: int, source: StoreFile) -> _MegatronTokens:
         return _parse_idx(source, files.path(number), int(files.size[number]))
 
-    contents = store.parse(lists, parse, progress)
+    contents = scan.parse(lists, parse)
     dtype = _find_one_dtype(files, [content.dtype for content in contents])
     if window is None:
         part, layout = Field("tokens", dtype, None), _lay_out_documents(contents, dtype.itemsize)
@@ -254,8 +249,8 @@ def build_megatron(
     else:
         part, layout = _lay_out_windows(files, [each.runs for each in contents], dtype, window)
     sources = joined(lists, files)
-    if place.kind != "file":  # files could be added
-        folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
+    if scan.place.kind != "file":  # files could be added
+        folders = scan.store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
         sources = joined(folders, sources)
     return Index("megatron", files, (part,), (layout,), sources)
 

@@ -26,13 +26,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...engine.store import Listing, Progress, Store
+from ...engine.store import Listing
 from ...errors import FormatError
 from ...extent import Int
 from ..fields import Field
 from ..layout import RowTable
 from ..table import Index
-from .shards import Location, scan_folder
+from .shards import Scan
 
 KINDS = {
     "images": "jpg jpeg png gif bmp webp tif tiff ppm jp2",
@@ -53,11 +53,9 @@ NOTES = {"", ".md", ".rst", ".pdf", ".html", ".log", ".db"}
 _FOLDERS_LOOKED_AT = _FILES_LOOKED_AT = 4096
 
 
-def build(
-    store: Store, _: Location, progress: Progress | None, extensions: Sequence[str] = ()
-) -> Index:
-    """The index of the files below the store's root, in ascending order of path bytes."""
-    listing = scan_folder(store, extensions, progress)
+def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
+    """The index of the files below the scan.store's root, in ascending order of path bytes."""
+    listing = scan.list_folder(extensions)
     if not extensions:
         _check_one_kind(listing)
     classes, labels = _find_classes(listing)

@@ -19,14 +19,14 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ...engine.store import Progress, Store, StoreFile
+from ...engine.store import Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import joined, unseen
 from ..attributes import Attribute, make_rows
 from ..table import Index
 from . import image_annotations
 from .image_annotations import EntryColumn, check_distinct
-from .shards import Location
+from .shards import Columns, Scan
 
 _IMAGES, _SHEETS, _SPLITS = "JPEGImages", "Annotations", "ImageSets/Main"
 _SHEET_BYTES_MAX = 16 << 20
@@ -69,45 +69,44 @@ def is_dataset(store: Store) -> bool:
 
 
 def build(
-    store: Store,
-    _: Location,
-    progress: Progress | None,
-    split: str | None = None,
-    missing: str = "error",
-    fields: Sequence[str] | None = None,
+    scan: Scan, split: str | None = None, missing: str = "error", fields: Columns = None
 ) -> Index:
     """The index of the images of a split, with their annotations."""
     images: dict[str, str] = {}
-    for name in filter(_is_image, store.match(f"{_IMAGES}/*")):
+    for name in filter(_is_image, scan.store.match(f"{_IMAGES}/*")):
         other = images.setdefault(_stem(name), name)
         if other != name:
-            raise FormatError(f"{store.root}/{name} and {other} have one name: rename one")
-    names = store.match(f"{_SHEETS}/*.xml")
+            raise FormatError(f"{scan.store.root}/{name} and {other} have one name: rename one")
+    names = scan.store.match(f"{_SHEETS}/*.xml")
     if not names:
-        raise FormatError(f"{store.root}/{_SHEETS} has no files of XML: open the folder above it")
-    files = store.stat(names)
-    parsed = store.parse(files, lambda _, source: parse_file(source), progress)
+        raise FormatError(
+            f"{scan.store.root}/{_SHEETS} has no files of XML: open the folder above it"
+        )
+    files = scan.store.stat(names)
+    parsed = scan.parse(files, lambda _, source: parse_file(source))
     sheets = dict(zip(map(_stem, names), parsed, strict=True))
-    listed, keys = _list_keys(store, split, sorted(images.keys() | sheets.keys()))
+    listed, keys = _list_keys(scan.store, split, sorted(images.keys() | sheets.keys()))
     table, kept = image_annotations.find_images(
-        store,
+        scan.store,
         [images.get(key, f"{_IMAGES}/{key}.jpg") for key in keys],
-        lambda row: f"{store.root}/{listed or _SHEETS}: {keys[row]!r}",
+        lambda row: f"{scan.store.root}/{listed or _SHEETS}: {keys[row]!r}",
         missing,
-        progress,
+        scan.progress,
     )
     rows = [sheets.get(keys[row]) for row in kept]
     classes = sorted({name for sheet in parsed for name in sheet.names})
     attributes = _make_attributes(rows, {name: number for number, name in enumerate(classes)})
-    read = files if listed is None else joined(files, store.stat([listed]))
+    read = files if listed is None else joined(files, scan.store.stat([listed]))
     folders = [_IMAGES, _SHEETS]
     if split is None:  # another list would change what is chosen, or that nothing has to be
-        folders.append(image_annotations.find_folder(store, [_SPLITS, posixpath.dirname(_SPLITS)]))
+        folders.append(
+            image_annotations.find_folder(scan.store, [_SPLITS, posixpath.dirname(_SPLITS)])
+        )
     return image_annotations.make_index(
-        store,
+        scan.store,
         "voc",
         table,
-        image_annotations.choose_fields(attributes, fields, store.root),
+        image_annotations.choose_fields(attributes, fields, scan.store.root),
         read,
         classes,
         folders,

@@ -44,7 +44,7 @@ from .chunk_grid import (
     group_chunks,
     lay_out_verbatim,
 )
-from .shards import Location
+from .shards import Scan
 
 _META = ("zarr.json", ".zarray", ".zgroup")
 _ABSENT = (1 << 64) - 1
@@ -106,10 +106,7 @@ class ZarrArray:
 
 
 def build(
-    store: Store,
-    place: Location,
-    progress: Progress | None,
-    *,
+    scan: Scan,
     dataset: str | None = None,
     fields: Mapping[str, str] | None = None,
     label: str | None = None,
@@ -117,25 +114,29 @@ def build(
 ) -> Index:
     """The index of the rows of one array, or of several side by side."""
     asked = {"data": dataset} if dataset is not None else fields
-    named = _list_group(store) if asked is None else asked
-    arrays = {name: _read_array(store, path) for name, path in named.items()}
+    named = _list_group(scan.store) if asked is None else asked
+    arrays = {name: _read_array(scan.store, path) for name, path in named.items()}
     if label is None and asked is None and len(arrays) > 1:
         label = choose_label({name for name, array in arrays.items() if _is_label(array)})
-    labels_of = None if not label else _read_array(store, label)
+    labels_of = None if not label else _read_array(scan.store, label)
     arrays = {name: array for name, array in arrays.items() if array.name != label}
     if not arrays:
-        raise FormatError(f"{store.root} holds no array beside the labels")
+        raise FormatError(f"{scan.store.root} holds no array beside the labels")
     everything = {**arrays, **({label: labels_of} if label and labels_of else {})}
     counts = {name: array.shape[0] for name, array in everything.items()}
     if len(set(counts.values())) > 1:
-        raise FormatError(f"{store.root}: rows differ ({counts}): give fields={{field: array}}")
-    tables = [_list_chunk_files(store, array, fill, progress) for array in arrays.values()]
+        raise FormatError(
+            f"{scan.store.root}: rows differ ({counts}): give fields={{field: array}}"
+        )
+    tables = [
+        _list_chunk_files(scan.store, array, fill, scan.progress) for array in arrays.values()
+    ]
     files = functools.reduce(joined, [table for table, _ in tables])
     array_fields: list[Field] = []
     layouts: list[Layout] = []
     start = 0
     for (name, array), (table, number) in zip(arrays.items(), tables, strict=True):
-        grid = _locate_chunks(store, array, table, number, fill, progress)
+        grid = _locate_chunks(scan.store, array, table, number, fill, scan.progress)
         grid = grid._replace(file=(grid.file + np.uint32(start)).astype(np.uint32))
         start += len(table)
         layout = None
@@ -145,14 +146,14 @@ def build(
         array_fields.append(Field(name, array.dtype, array.shape[1:], made))
         layouts.append(group_chunks(grid) if layout is None else layout)
     metas = {array.meta for array in everything.values()}
-    sources = joined(files, store.stat(sorted(metas)))
+    sources = joined(files, scan.store.stat(sorted(metas)))
     labels = None
     if labels_of is not None:
-        labels, label_files = _read_labels(store, labels_of, fill, progress)
+        labels, label_files = _read_labels(scan.store, labels_of, fill, scan.progress)
         sources = joined(sources, label_files)
     if fill:
         names = {array.name for array in arrays.values()}
-        sources = joined(store.folders(sorted(names)), sources)
+        sources = joined(scan.store.folders(sorted(names)), sources)
     parts = tuple(array_fields)
     return Index("zarr", files, parts, tuple(layouts), sources, label_column=labels)
 
