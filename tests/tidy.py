@@ -90,7 +90,7 @@ BUDGETS = {
     "doctor": 1_459,
     "engine": 5_765,
     "images": 1_630,
-    "index": 13_764,
+    "index": 13_405,
     "loader": 6_326,
     "order": 2_746,
     "penstock_bench": 13_292,
