@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from penstock.arguments import check_choice
 from penstock.errors import UsageError
@@ -22,23 +22,27 @@ if TYPE_CHECKING:
     from .samples import open_samples as open_samples
 
 
-class Contender(Protocol):
-    """A loader under measurement.
+class Contender:
+    """A loader under measurement; made of a `DeliveryTask`.
 
     settings:  its threads, read-ahead and order, for the record.
     """
 
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
+    settings: dict[str, Any]
+    _loader: Any
 
     def batches(self, epoch: int) -> Iterable[Any]:
         """The batches of this rank in an epoch, from 0; of more than `task.steps` the first are
         taken."""
-        ...
+        batches: Iterable[Any] = self._loader
+        return batches
 
     def close(self) -> None:
         """End all threads and processes."""
-        ...
+
+    @classmethod
+    def convert(cls, task: DeliveryTask) -> None:
+        """Convert the data of a part into `task.place`, if the library has its own format."""
 
 
 PACKAGES = {
@@ -56,13 +60,13 @@ hands over the same batch again and again: reading switched off."""
 
 _CLASSES = {
     "penstock": "penstock.Penstock",
-    "torch": "workers.Torch",
-    "grain": "threads.Grain",
-    "litdata": "converted.LitData",
-    "ffcv": "converted.Ffcv",
-    "webdataset": "workers.WebDataset",
-    "spdl": "threads.Spdl",
-    "none": "threads.Nothing",
+    "torch": "libraries.Torch",
+    "grain": "libraries.Grain",
+    "litdata": "libraries.LitData",
+    "ffcv": "libraries.Ffcv",
+    "webdataset": "libraries.WebDataset",
+    "spdl": "libraries.Spdl",
+    "none": "libraries.Nothing",
 }
 
 FORMATS = {"webdataset": ("tar",)}
@@ -87,7 +91,7 @@ def check(name: str, format: str) -> None:
 def make(name: str, task: DeliveryTask) -> Contender:
     """The contender of this name, or of the user's module:function."""
     if ":" in name:
-        from .user import User
+        from .libraries import User
 
         return User(name, task)
     made: Contender = _load_class(name)(task)

@@ -155,20 +155,14 @@ def count_batch(batch: Any, expected: int) -> tuple[int, int]:
 
 
 def _count_bytes(part: Any) -> int:
-    size = getattr(part, "nbytes", None)
-    if isinstance(size, int):
-        return size
-    if isinstance(part, (bytes, bytearray)):
-        return len(part)
-    if isinstance(part, Ragged):
-        return part.nbytes
-    if isinstance(part, str):
-        return len(part.encode())
+    if isinstance(part, (bytes, bytearray, str)):
+        return len(part.encode() if isinstance(part, str) else part)
     if isinstance(part, Mapping):
         return sum(map(_count_bytes, part.values()))
     if isinstance(part, (list, tuple)):
         return sum(map(_count_bytes, part))
-    return 0
+    size = getattr(part, "nbytes", 0)
+    return size if isinstance(size, int) else 0
 
 
 def _count_samples(batch: Any, expected: int) -> int:
@@ -212,10 +206,7 @@ def compute_checksums(batch: Any, expected: int) -> list[int]:
 
 def compute_checksum(sample: Any) -> int:
     """Compute the CRC-32 of one sample, of one or several fields."""
-    total = 0
-    for part in sample if isinstance(sample, tuple) else (sample,):
-        total = zlib.crc32(_as_bytes(part), total)
-    return total
+    return zlib.crc32(_as_bytes(sample))
 
 
 def _iterate_columns(batch: Any, count: int) -> Iterator[Any]:

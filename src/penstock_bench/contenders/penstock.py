@@ -6,7 +6,7 @@ Arrays that a format stores as they are (npz, npy) are used in the batch's memor
 
 from __future__ import annotations
 
-import ast
+import io
 import math
 import os
 import struct
@@ -25,14 +25,15 @@ from penstock.index import Field, Index, RowTable
 from penstock.loader import Batch, Loader
 from penstock.order import Shuffle
 
+from . import Contender
 from .delivery import LABELS, DeliveryTask
-from .samples import decode_image, emulate_cost, read_places, stack_samples
+from .samples import decode_image, emulate_cost, read_places, stack_samples, unpack
 
 Bytes = npt.NDArray[np.uint8]
 Take = Callable[[dict[str, Any]], Any]
 
 
-class Penstock:
+class Penstock(Contender):
     """penstock.Loader; reading threads as it chooses, reader.read_threads threads that decode."""
 
     def __init__(self, task: DeliveryTask) -> None:
@@ -73,7 +74,7 @@ class Penstock:
         as_stored = self._task.workload.dataset.format in ("npz", "npy")
         if as_stored and self._loader._decode is None:
             return map(Payloads(whole=False), self._loader)
-        return self._loader
+        return super().batches(epoch)
 
     def _cut(self, sequence: list[int]) -> Iterator[Any]:
         """Batches of the samples of files, each file's in this sequence."""
@@ -125,17 +126,14 @@ def _index(task: DeliveryTask, table: Callable[[Any], RowTable]) -> Dataset:
     root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in task.paths])
     names = [os.path.relpath(path, root) for path in task.paths]
     files = Posix(root).stat(names)
-    fields = (Field("data", np.dtype(np.uint8), None),)
-    return Dataset(
-        task.folder,
-        Index(
-            format=task.workload.dataset.format,
-            files=files,
-            fields=fields,
-            layouts=(table(files),),
-            sources=files,
-        ),
+    index = Index(
+        format=task.workload.dataset.format,
+        files=files,
+        fields=(Field("data", np.dtype(np.uint8), None),),
+        layouts=(table(files),),
+        sources=files,
     )
+    return Dataset(task.folder, index)
 
 
 def _index_files(task: DeliveryTask) -> Dataset:
@@ -171,60 +169,35 @@ def choose_decode(task: DeliveryTask) -> Take | None:
     """The function that decodes a sample; None if its bytes are used as they are."""
     data = task.workload.dataset
     wait = emulate_cost(task.workload.reader, task.seed + task.rank)
-    take: Take | None = None
-    match data.format:
-        case "jpeg" | "png":
-            per_file = data.num_samples_per_file
+    per_file, dtype = data.num_samples_per_file, data.record_element_type
 
-            def take(sample: dict[str, Any]) -> Any:
-                image = decode_image(sample["data"])
+    def parse_row(row: bytes) -> Any:
+        return np.fromstring(row, dtype, sep=",")
+
+    def decode(file: Bytes) -> Any:
+        match data.format:
+            case "jpeg" | "png":
+                image = decode_image(file)
                 return image if per_file == 1 else [image] * per_file
+            case "csv" if data.compression == "none":
+                return parse_row(bytes(file))
+            case "csv":
+                return [parse_row(row) for row in unpack(bytes(file)).splitlines()]
+        array = _inflate(file)
+        return array[..., 0] if per_file == 1 else array
 
-        case "csv":
-            dtype = np.dtype(data.record_element_type)
-            if data.compression == "none":
-
-                def take(sample: dict[str, Any]) -> Any:
-                    return np.fromstring(bytes(sample["data"]), dtype, sep=",")
-
-            else:
-                take = _decode_table(data.record_element_type)
-        case "npz" | "npy" if data.compression not in ("none", "") or wait is not None:
-            per_file = data.num_samples_per_file
-
-            def take(sample: dict[str, Any]) -> Any:
-                array = _inflate(sample["data"])
-                return array[..., 0] if per_file == 1 else array
-
-    if wait is None:
-        return take
-    inner = take or _take_fields
-
-    def slow(sample: dict[str, Any]) -> Any:
-        wait()
-        return inner(sample)
-
-    return slow
-
-
-def _take_fields(sample: dict[str, Any]) -> Any:
-    """A sample as it is stored."""
-    parts = [part for name, part in sample.items() if name not in LABELS]
-    return parts[0] if len(parts) == 1 else tuple(parts)
-
-
-def _decode_table(dtype: str) -> Take:
-    """Text that was compressed as a whole, as rows."""
-    import bz2
-    import gzip
-    import lzma
-
-    unpack = {b"\x1f": gzip.decompress, b"B": bz2.decompress, b"\xfd": lzma.decompress}
+    is_stored = data.compression == "none" and wait is None
+    is_decoded = data.format in ("jpeg", "png", "csv", *(() if is_stored else ("npz", "npy")))
+    if wait is None and not is_decoded:
+        return None
 
     def take(sample: dict[str, Any]) -> Any:
-        packed = bytes(sample["data"])
-        text = unpack[packed[:1]](packed)
-        return [np.fromstring(line, dtype, sep=",") for line in text.splitlines()]
+        if wait is not None:
+            wait()
+        if is_decoded:
+            return decode(sample["data"])
+        fields = [field for name, field in sample.items() if name not in LABELS]
+        return fields[0] if len(fields) == 1 else tuple(fields)
 
     return take
 
@@ -290,7 +263,7 @@ def read_stored(file: Bytes) -> npt.NDArray[Any]:
 def read_layout(file: Bytes) -> PayloadLayout | None:
     """The layout of a file; None where numpy itself has to read it. FormatError where it is of
     neither format."""
-    head = bytes(file[:512])
+    head = bytes(file[:_HEAD_BYTES])
     at, method = 0, slice(0, 0)
     if head[:4] == b"PK\x03\x04":
         flags, packed = struct.unpack_from("<HH", head, 6)
@@ -298,26 +271,26 @@ def read_layout(file: Bytes) -> PayloadLayout | None:
         if packed or flags & 8 or head[30 : 30 + name] != b"x.npy":
             return None
         at, method = 30 + name + extra, slice(6, 10)
-    if head[at : at + 6] != b"\x93NUMPY":
-        raise FormatError(f"a data file starts with {head[:8]!r}: it is no .npz or .npy file")
-    start = at + (12 if head[at + 6] > 1 else 10)
-    (length,) = struct.unpack_from("<I" if head[at + 6] > 1 else "<H", head, at + 8)
-    begin = start + length
-    said = ast.literal_eval(bytes(file[start:begin]).decode("latin-1"))
+    stream = io.BytesIO(head[at:])
+    try:
+        version = np.lib.format.read_magic(stream)
+        shape, fortran, dtype = _READ_HEADER[version](stream)
+    except (ValueError, KeyError):
+        raise FormatError(f"a data file starts with {head[:8]!r}: it is no .npz or .npy") from None
+    begin = at + stream.tell()
     checked = (method, slice(18 if at else 0, begin))
-    return PayloadLayout(
-        begin=begin,
-        dtype=np.dtype(said["descr"]),
-        shape=tuple(said["shape"]),
-        fortran=bool(said["fortran_order"]),
-        checked=checked,
-        head=tuple(file[part].copy() for part in checked),
-    )
+    contents = tuple(file[piece].copy() for piece in checked)
+    return PayloadLayout(begin, dtype, shape, fortran, checked, contents)
+
+
+_HEAD_BYTES = 4096
+_READ_HEADER: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool, Any]]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def _inflate(file: Any) -> npt.NDArray[Any]:
-    import io
-
-    found = np.load(io.BytesIO(file))
-    array: npt.NDArray[Any] = found if isinstance(found, np.ndarray) else found["x"]
+    loaded = np.load(io.BytesIO(file))
+    array: npt.NDArray[Any] = loaded if isinstance(loaded, np.ndarray) else loaded["x"]
     return array

@@ -9,11 +9,13 @@ from __future__ import annotations
 import bz2
 import functools
 import gzip
+import io
 import lzma
 import os
 import struct
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,25 +37,24 @@ class Opened(Protocol):
     def __getitem__(self, sample: Any, /) -> Any: ...
 
 
-_PACKED: dict[bytes, Callable[..., Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7z": lzma.open,
-}
+def unpack(text: bytes) -> bytes:
+    """Decompress a text by the first byte of gzip, bz2 or xz; others stay as they are."""
+    unpackers = {b"\x1f": gzip.decompress, b"B": bz2.decompress, b"\xfd": lzma.decompress}
+    return unpackers.get(text[:1], bytes)(text)
 
 
 def open_samples(data: DatasetSpec, path: str) -> Opened:
     """The samples of a file. What has to be read as a whole is read and decoded here, once."""
     match data.format:
         case "npz" | "npy":
-            return _Interleaved(_load_array(path))
+            return np.moveaxis(_load_array(path), -1, 0)  # samples along the last, as DLIO has them
         case "jpeg" | "png":
-            with open(path, "rb") as file:
-                return [decode_image(file.read())] * data.num_samples_per_file
+            return [decode_image(Path(path).read_bytes())] * data.num_samples_per_file
         case "hdf5":
             return _Hdf5(path)
         case "csv":
-            return _load_table(path, data.record_element_type)
+            text = unpack(Path(path).read_bytes()).decode()
+            return np.loadtxt(io.StringIO(text), data.record_element_type, delimiter=",", ndmin=2)
         case "tfrecord":
             return _read_tfrecords(path)
         case "indexed_binary" | "mmap_indexed_binary":
@@ -65,8 +66,7 @@ def open_samples(data: DatasetSpec, path: str) -> Opened:
         case "parquet":
             return _read_rows(path)
         case "synthetic":
-            with open(path, "rb") as file:
-                return [file.read()] * data.num_samples_per_file
+            return [Path(path).read_bytes()] * data.num_samples_per_file
     raise UsageError(f"dataset.format is {data.format!r}: no reader is known for it")
 
 
@@ -143,8 +143,6 @@ def decode_image(image: Any) -> npt.NDArray[np.uint8]:
             plain = "GRAY" if space.lower().startswith("gray") else "RGB"
             image_array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(image, plain)
             return image_array[..., 0] if plain == "GRAY" else image_array
-    import io
-
     try:
         import PIL.Image
     except ModuleNotFoundError:
@@ -159,20 +157,6 @@ def _load_array(path: str) -> npt.NDArray[Any]:
     with loaded:
         array: npt.NDArray[Any] = loaded["x"]
         return array
-
-
-class _Interleaved:
-    """Samples along the last axis, as DLIO writes them."""
-
-    def __init__(self, array: npt.NDArray[Any]) -> None:
-        self._array = array
-
-    def __len__(self) -> int:
-        rows: int = self._array.shape[-1]
-        return rows
-
-    def __getitem__(self, sample: Any) -> Any:
-        return self._array[..., sample]
 
 
 class _Hdf5:
@@ -200,18 +184,8 @@ class _Hdf5:
         return tuple(part[sample] for part in self._parts)
 
 
-def _load_table(path: str, dtype: str) -> Opened:
-    with open(path, "rb") as plain:
-        head = plain.read(3)
-    unpack = next((opener for magic, opener in _PACKED.items() if head.startswith(magic)), open)
-    with unpack(path, "rt") as file:
-        rows: npt.NDArray[Any] = np.loadtxt(file, delimiter=",", dtype=dtype, ndmin=2)
-    return rows
-
-
 def _read_tfrecords(path: str) -> list[bytes]:
-    with open(path, "rb") as file:
-        text = file.read()
+    text = Path(path).read_bytes()
     records, at = [], 0
     while at < len(text):
         (length,) = struct.unpack_from("<Q", text, at)
