@@ -28,9 +28,9 @@ import numpy as np
 
 from penstock_bench.contenders import PACKAGES, converts, make
 from penstock_bench.contenders.delivery import DeliveryTask
+from penstock_bench.measurement import StepPace, sharpen_timers, walk
 from penstock_bench.ranks import Crew, launch
 from penstock_bench.results import metrics
-from penstock_bench.timed_steps import StepPace, sharpen_timers, walk
 from penstock_bench.workload.distribution import Distribution
 from penstock_bench.workload.sections import DatasetSpec, DlioWorkload, ReaderSpec, TrainSpec
 

@@ -26,7 +26,7 @@ import numpy as np
 
 import penstock
 from benchmarks.share.work import KINDS
-from penstock_bench.timed_steps import StepPace, sharpen_timers
+from penstock_bench.measurement import StepPace, sharpen_timers
 
 counted = ("time_ns", "samples", "batches", "compute_ns", "own_ns", "stall_ns", "decode_cpu_ns")
 

@@ -23,11 +23,18 @@ from penstock.errors import StorageError, UsageError
 
 from .contenders import Contender, DeliveryTask, convert, converts, make
 from .contenders.delivery import compute_checksums, count_batch
-from .observe import ResourceUse, is_charged, measure_memory, measure_use
+from .measurement import (
+    ResourceUse,
+    StepPace,
+    is_charged,
+    measure_memory,
+    measure_use,
+    sharpen_timers,
+    walk,
+)
 from .ranks import Crew
 from .results import metrics
 from .results.metrics import Stamps
-from .timed_steps import StepPace, sharpen_timers, walk
 from .workload.distribution import Distribution
 from .workload.sections import DlioWorkload
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.errors import LimitError, UsageError
-from penstock_bench.data.files import find_paths
+from penstock_bench.data import find_paths
 from penstock_bench.data.generate import generate_data
 from penstock_bench.workload.reading import read_workload
 from penstock_bench.workload.sections import DatasetSpec

@@ -17,7 +17,7 @@ import pytest
 
 import penstock
 from penstock_bench.contenders import FORMATS, PACKAGES
-from penstock_bench.data.files import data_paths
+from penstock_bench.data import data_paths
 from penstock_bench.data.generate import generate_data
 from penstock_bench.ranks import launch
 from penstock_bench.results import dlio, record

@@ -23,9 +23,9 @@ from penstock_bench.contenders.delivery import (
     count_batch,
 )
 from penstock_bench.contenders.samples import open_samples
-from penstock_bench.data.files import find_paths
+from penstock_bench.data import find_paths
 from penstock_bench.data.generate import generate_data
-from penstock_bench.observe import measure_use
+from penstock_bench.measurement import measure_use
 from penstock_bench.workload.distribution import Distribution
 from penstock_bench.workload.sections import DatasetSpec, DlioWorkload, Hdf5Layout
 from tests.bench.small import content, identity, reading, task, workload, write

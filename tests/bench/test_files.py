@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import MissingError, UsageError
-from penstock_bench.data.files import data_paths, find_paths, index_path
+from penstock_bench.data import data_paths, find_paths, index_path
 from penstock_bench.workload.sections import DatasetSpec
 
 

@@ -28,7 +28,7 @@ from PIL import Image
 
 import penstock
 from penstock.errors import StorageError, UsageError
-from penstock_bench.data.files import data_paths, find_paths
+from penstock_bench.data import data_paths, find_paths
 from penstock_bench.data.formats import WRITERS
 from penstock_bench.data.generate import MANIFEST, Generated, generate_data
 from penstock_bench.data.samples import make_contents, shapes

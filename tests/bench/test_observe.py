@@ -17,7 +17,7 @@ import pytest
 import penstock
 from penstock.engine.host import find_mount
 from penstock.engine.page_cache import evict
-from penstock_bench.observe import (
+from penstock_bench.measurement import (
     CHARGED,
     ResourceUse,
     is_charged,

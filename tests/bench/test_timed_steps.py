@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_bench.timed_steps import StepPace, sharpen_timers
+from penstock_bench.measurement import StepPace, sharpen_timers
 
 
 class World:

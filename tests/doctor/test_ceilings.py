@@ -15,7 +15,7 @@ from penstock.doctor import ceilings
 from penstock.engine.host import find_mount
 from penstock.engine.open import open_engine
 from penstock.errors import ChangedError, MissingError, StorageError, UsageError
-from penstock_bench.observe import CHARGED, measure_use
+from penstock_bench.measurement import CHARGED, measure_use
 
 RECORD = 64 * 1024
 COUNT = 256

@@ -35,7 +35,7 @@ from penstock.errors import (
     WorkerError,
 )
 
-from ..observe import read_io
+from ..measurement import read_io
 from ..ranks import Crew, gather_everywhere
 from ..workload.sections import CheckpointSpec, DlioWorkload
 from .files import CheckpointContents, CheckpointWriter, make_content, make_writer

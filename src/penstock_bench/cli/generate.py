@@ -14,7 +14,7 @@ from penstock.cli import GOES_ON, console, explain_interrupt
 from penstock.errors import UsageError
 from penstock.ranks import detect
 
-from ..data.files import PARTS
+from ..data import PARTS
 from ..data.samples import KINDS, MODELS
 from .bench import complete_workload
 

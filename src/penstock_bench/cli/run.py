@@ -194,7 +194,7 @@ def _run_before_ranks(work: Callable[[Callable[[], None] | None], T]) -> T:
 
 def _make_job(workload: DlioWorkload, compat: bool, verify: bool) -> BenchJob:
     """Make the job that each loader runs."""
-    from ..data.files import find_paths, folder_of
+    from ..data import find_paths, folder_of
     from ..run import BenchJob
 
     data, root = workload.dataset, workload.storage.storage_root
@@ -263,7 +263,7 @@ def _generate_parts(workload: DlioWorkload, yes: bool, barrier: Callable[[], Non
     from penstock.cli import console
     from penstock.ranks import detect
 
-    from ..data.files import PARTS
+    from ..data import PARTS
     from ..data.generate import generate_data
 
     data, place = workload.dataset, detect(None, None, os.environ, sys.modules)

@@ -1,4 +1,4 @@
-"""Contenders: the loaders under measurement, each behind one small protocol.
+"""Contenders: the loaders under measurement, each behind one small class.
 
 A contender hands over real bytes in the form that its users get. One is made for each run, on
 each rank, and is told what to deliver by a `DeliveryTask`.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock.arguments import check_choice
@@ -16,33 +15,11 @@ from penstock.errors import UsageError
 from penstock.lazy_exports import hand_out
 
 if TYPE_CHECKING:
+    from .delivery import Contender as Contender
     from .delivery import DeliveryTask as DeliveryTask
     from .penstock import choose_decode as choose_decode
     from .penstock import open_task as open_task
     from .samples import open_samples as open_samples
-
-
-class Contender:
-    """A loader under measurement; made of a `DeliveryTask`.
-
-    settings:  its threads, read-ahead and order, for the record.
-    """
-
-    settings: dict[str, Any]
-    _loader: Any
-
-    def batches(self, epoch: int) -> Iterable[Any]:
-        """The batches of this rank in an epoch, from 0; of more than `task.steps` the first are
-        taken."""
-        batches: Iterable[Any] = self._loader
-        return batches
-
-    def close(self) -> None:
-        """End all threads and processes."""
-
-    @classmethod
-    def convert(cls, task: DeliveryTask) -> None:
-        """Convert the data of a part into `task.place`, if the library has its own format."""
 
 
 PACKAGES = {
@@ -119,6 +96,6 @@ if not TYPE_CHECKING:
         {
             "penstock": "choose_decode open_task",
             "samples": "open_samples",
-            "delivery": "DeliveryTask",
+            "delivery": "Contender DeliveryTask",
         },
     )

@@ -7,7 +7,7 @@ A batch is arrays, tensors or byte strings, in mappings, tuples and lists. Pure.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,6 +136,29 @@ class DeliveryTask:
         first = self.rank * length // self.per_file
         last = -(-(self.rank + 1) * length // self.per_file)
         return replace(self, paths=self.paths[first:last], rank=0, ranks=1)
+
+
+class Contender:
+    """A loader under measurement; made of a `DeliveryTask`.
+
+    settings:  its threads, read-ahead and order, for the record.
+    """
+
+    settings: dict[str, Any]
+    _loader: Any
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        """The batches of this rank in an epoch, from 0; of more than `task.steps` the first are
+        taken."""
+        batches: Iterable[Any] = self._loader
+        return batches
+
+    def close(self) -> None:
+        """End all threads and processes."""
+
+    @classmethod
+    def convert(cls, task: DeliveryTask) -> None:
+        """Convert the data of a part into `task.place`, if the library has its own format."""
 
 
 # -- what is delivered -----------------------------------------------------------------------------

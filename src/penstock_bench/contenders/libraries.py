@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from penstock.errors import UsageError
 
-from . import Contender
-from .delivery import DeliveryTask
+from .delivery import Contender, DeliveryTask
 from .samples import ByNumber, flatten_sample, open_samples, stack_samples
 
 

@@ -25,8 +25,7 @@ from penstock.index import Field, Index, RowTable
 from penstock.loader import Batch, Loader
 from penstock.order import Shuffle
 
-from . import Contender
-from .delivery import LABELS, DeliveryTask
+from .delivery import LABELS, Contender, DeliveryTask
 from .samples import decode_image, emulate_cost, read_places, stack_samples, unpack
 
 Bytes = npt.NDArray[np.uint8]

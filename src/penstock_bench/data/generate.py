@@ -29,8 +29,8 @@ from penstock.engine import AtomicFile, ThreadPool, storage_errors, sync_folder
 from penstock.errors import LimitError, StorageError, UsageError
 
 from ..workload.sections import DatasetSpec, ParquetColumnSpec
-from .files import IMAGES, PARTS, Draft, data_paths, folder_of, index_path
-from .formats import WRITERS, Writer
+from . import PARTS, data_paths, folder_of, index_path
+from .formats import IMAGES, WRITERS, Draft, Writer
 from .samples import Model, SampleContents, Shapes, make_contents, shapes
 
 MANIFEST = ".penstock-generate.json"

@@ -1,4 +1,10 @@
-"""Costs of a run, as the kernel counts them: bytes read, CPU time, memory.
+"""Measurement of a run: the times of its steps, and its costs as the kernel counts them.
+
+`walk` does one rank's steps through an epoch: wait for a batch, compute, meet the others; with
+stamps. A step computes on an emulated accelerator: a wait that ends when it should, on a core that
+is mostly free. A sleep alone ends late, by the timer's slack and a wake-up (about 0.1 ms, a third
+of a short step). So most of a wait is slept, without the interpreter's lock, and its last part is
+watched.
 
     charged = is_charged("/data")
     before = measure_use(charged)
@@ -12,13 +18,116 @@ that the kernel does not give, or gives wrongly for this file system, is None.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import resource
-from collections.abc import Callable, Sequence
+import time
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.engine import find_mount
+from penstock.errors import UsageError
+
+from .results.metrics import Stamps
+
+_MARGIN_NS = (60_000, 250_000)
+"""Least and most time that is watched at the end of a wait. Watching takes time from the loader's
+own threads, so it has to be short even if sleeps end late."""
+
+
+class StepPace:
+    """Waits until a time; learns how late sleeps end, and wakes up as much earlier.
+
+    clock, sleep:  of the world; tests have their own.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.clock = clock
+        self._sleep = sleep
+        self._margin_ns = sum(_MARGIN_NS) // 2
+
+    def until(self, due_ns: int) -> int:
+        """Wait until `due_ns`, or not at all if it has passed; return the time then."""
+        clock, margin_ns = self.clock, self._margin_ns
+        now_ns = clock()
+        left_ns = due_ns - now_ns - margin_ns
+        if left_ns > 0:
+            self._sleep(left_ns * 1e-9)
+            late_ns = clock() - now_ns - left_ns
+            least_ns, most_ns = _MARGIN_NS
+            wanted_ns = max(margin_ns * 63 // 64, late_ns * 5 // 4, least_ns)
+            self._margin_ns = min(wanted_ns, most_ns)
+            now_ns = clock()
+        while now_ns < due_ns:
+            now_ns = clock()
+        return now_ns
+
+
+def sharpen_timers() -> None:
+    """Let this process's main thread sleep to the nanosecond instead of to 50 us, if the kernel
+    permits it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/timerslack_ns").write_text("1")
+
+
+_END = object()
+
+
+def walk(
+    batches: Iterable[Any],
+    nominal_ns: npt.NDArray[np.int64],
+    pace: StepPace,
+    barrier: Callable[[], object],
+    taken: Callable[[Any], object],
+    pause: Callable[[int], bool] | None = None,
+    where: str = "the loader",
+) -> Stamps:
+    """Do `len(nominal_ns)` steps, each of which computes as long as its entry says.
+
+    Beginning to iterate belongs to the first step's wait.
+
+    taken:  receives each batch while the step computes: a step takes the longer of both.
+    pause:  called after each step (from 1 on); True if it saved a checkpoint, whose time is then
+            kept apart.
+    where:  owner of the batches, for the error of an epoch that ends too early.
+    """
+    steps, nominal = len(nominal_ns), nominal_ns.tolist()
+    columns = [array("q", bytes(8 * steps)) for _ in range(5)]
+    asked, got, computed, left, paused = columns
+    clock, until = pace.clock, pace.until
+    began = clock()
+    iterator = iter(batches)
+    for step in range(steps):
+        asked[step] = clock() if step else began
+        batch = next(iterator, _END)
+        arrived = got[step] = clock()
+        if batch is _END:
+            raise UsageError(
+                f"{where} ended after {step:,} of {steps:,} steps: give --limit {step}, or make "
+                "the workload's files, samples and batch size those of the loader"
+            )
+        taken(batch)
+        computed[step] = until(arrived + nominal[step])
+        barrier()
+        left[step] = clock()
+        if pause is not None and pause(step + 1):
+            paused[step] = clock() - left[step]
+    ended = clock()
+    stamps = [np.frombuffer(column, np.int64) for column in columns]
+    return Stamps(stamps[0], stamps[1], stamps[2], stamps[3], stamps[4], nominal_ns, began, ended)
+
+
+# -- costs -----------------------------------------------------------------------------------------
 
 CHARGED = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "overlay", "tmpfs", "ramfs"}
@@ -87,11 +196,8 @@ def measure_use(charged: bool = True) -> ResourceUse:
 
 def measure_memory() -> Memory:
     """Measure the memory in use now; takes about a millisecond for each gigabyte."""
-    status = _parse_sizes(_read_text("/proc/self/status"))
-    return Memory(
-        status.get("VmHWM"),
-        _look_steadily(lambda pids: _add_up(_read_pss, pids)),
-    )
+    peak_rss = _parse_numbers(_read_text("/proc/self/status")).get("VmHWM")
+    return Memory(peak_rss, _look_steadily(_add_up_pss))
 
 
 def list_processes() -> list[int] | None:
@@ -134,9 +240,9 @@ def _look_steadily(look: Callable[[list[int]], T]) -> T | None:
     return None
 
 
-def _add_up(one: Callable[[str], int | None], pids: list[int]) -> int | None:
-    parts = [one("self"), *(one(str(pid)) for pid in pids)]
-    return None if None in parts else sum(part for part in parts if part is not None)
+def _add_up_pss(pids: list[int]) -> int | None:
+    sizes = [_read_pss("self"), *(_read_pss(str(pid)) for pid in pids)]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
 def _measure_cpu_s(pids: list[int]) -> float | None:
@@ -171,7 +277,7 @@ def _read_pss(pid: str) -> int | None:
     if text is None:  # of one that has ended, and waits to be waited for
         state = _read_text(f"/proc/{pid}/stat")
         return 0 if state is not None and state.rpartition(")")[2].split()[0] == "Z" else None
-    return _parse_sizes(text).get("Pss")
+    return _parse_numbers(text).get("Pss")
 
 
 def _read_text(path: str | Path) -> str | None:
@@ -182,17 +288,6 @@ def _read_text(path: str | Path) -> str | None:
 
 
 def _parse_numbers(text: str | None) -> dict[str, int]:
-    """Parse lines such as "rchar: 12"."""
-    pairs = (line.split(":") for line in (text or "").splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].strip().isdigit()}
-
-
-def _parse_sizes(text: str | None) -> dict[str, int]:
-    """Parse lines such as "VmRSS:   12 kB" into bytes."""
-    sizes = {}
-    for line in (text or "").splitlines():
-        name, _, value = line.partition(":")
-        words = value.split()
-        if len(words) == 2 and words[1] == "kB":
-            sizes[name] = int(words[0]) * 1024
-    return sizes
+    """Parse lines such as "rchar: 12", and "VmRSS:   12 kB" into bytes."""
+    lines = re.findall(r"^(\w+):\s*(\d+)( kB)?$", text or "", re.MULTILINE)
+    return {name: int(number) * (1024 if unit else 1) for name, number, unit in lines}
