@@ -19,6 +19,7 @@ from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
     from . import page_cache as page_cache
+    from . import recording as recording
     from .atomic_file import AtomicFile as AtomicFile
     from .atomic_file import storage_errors as storage_errors
     from .atomic_file import sync_folder as sync_folder
@@ -49,6 +50,7 @@ else:
             "native": "Arena crc32c",
             "open": "open_engine open_store",
             "page_cache": "page_cache",
+            "recording": "recording",
             "read_method": "compute_open_files_max",
             "protocol": "Completion Engine Failure ReadingEngine",
             "request_queue": "AGING Purpose",

@@ -28,14 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.arguments import suggest_path
-from penstock.engine.recording import (
-    BLOCK,
-    COLUMNS,
-    DIRECTORY_KEY,
-    TraceOutput,
-    check_sum,
-    import_pyarrow,
-)
+from penstock.engine import recording as trace_output
 from penstock.errors import FormatError, MissingError, UsageError
 from penstock.extent import FileIds, Int, Names
 
@@ -45,7 +38,8 @@ not seen."""
 KINDS = ("read", "open", "open_direct", "stat", "close", "map")
 
 _MAGIC = b"PAR1"
-_START, _END = COLUMNS.index("start_ns"), COLUMNS.index("end_ns")
+BLOCK = trace_output.BLOCK
+_START, _END = trace_output.COLUMNS.index("start_ns"), trace_output.COLUMNS.index("end_ns")
 _LATEST_NS = 1 << 62
 
 Timing = Literal["exact", "shared"]
@@ -117,21 +111,21 @@ class _TraceFile:
     """One file of a trace, open for reading. Any thread may read."""
 
     def __init__(self, path: str) -> None:
-        _, parquet = import_pyarrow()
+        _, parquet = trace_output.import_pyarrow()
         if not is_trace(path):
             raise FormatError(f"{path} is no trace: `penstock trace import` makes traces of logs")
         self.path = path
         self.files: FileIds = np.zeros(0, np.uint32)  # numbers of its files in the whole trace
         self._lock = threading.Lock()
         with self._report_damage():
-            check_sum(path)
+            trace_output.check_sum(path)
             self._parquet = parquet.ParquetFile(
                 path, memory_map=True, page_checksum_verification=True
             )
             metadata = self._parquet.metadata
-            if tuple(self._parquet.schema_arrow.names) != COLUMNS:
+            if tuple(self._parquet.schema_arrow.names) != trace_output.COLUMNS:
                 raise ValueError(f"its columns are {self._parquet.schema_arrow.names}")
-            self.directory = json.loads((metadata.metadata or {})[DIRECTORY_KEY])
+            self.directory = json.loads((metadata.metadata or {})[trace_output.DIRECTORY_KEY])
             _check_directory(self.directory)
             self.spans = [self._read_span(number) for number in range(metadata.num_row_groups)]
 
@@ -321,7 +315,7 @@ class TraceWriter:
         self._pending: list[_Pending] = []  # by thread
         self._pid = os.getpid()
         self._closed = False
-        self._output = TraceOutput(path)
+        self._output = trace_output.TraceOutput(path)
 
     def thread(self, process: int, thread: int, *, new: bool = False) -> int:
         """Return the number of a thread in this trace, the same each time. new: it is another
