@@ -53,7 +53,7 @@ those of `penstock.checkpoint` see `tests.virtual.checkpoint_cluster.DECIDING`."
 
 JOBS = {
     "steps": ("plan", "steps", "Steps", "steps"),
-    "session": ("plan", "session", "Session", "session"),
+    "session": ("plan", "readahead", "Session", "session"),
     "cursor": ("plan", "cursor", "Cursor", "cursor"),
     "step_reader": ("loader", "step_reader", "StepReader", "reader"),
     "ticket_router": ("loader", "step_reader", "TicketRouter", "router"),

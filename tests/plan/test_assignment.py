@@ -17,7 +17,7 @@ from penstock.order.mixture import Mixture, MixtureRecipe, divide_slots
 from penstock.order.order import Order, Ordering
 from penstock.plan.assignment import Locality, assign_nodes, expected_moves
 from penstock.plan.placement import Placement
-from penstock.plan.session import Session
+from penstock.plan.readahead import Session
 from penstock.plan.steps import Steps, plan_steps
 from penstock.ranks.place import Place
 from tests.plan.test_steps import fixed_index

@@ -22,8 +22,8 @@ from penstock.clock import EventQueue
 from penstock.errors import PenstockError
 from penstock.extent import Int, Requests
 from penstock.plan import CacheSession, Keys, Placement
-from penstock.plan.block_layout import BlockLayout
 from penstock.plan.cache_actions import NodeTier
+from penstock.plan.cache_blocks import BlockLayout
 from tests.virtual.network import VirtualNetwork
 from tests.virtual.node import (
     DISK_ALIGNMENT,

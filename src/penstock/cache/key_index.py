@@ -16,7 +16,7 @@ from ..index.concat import JointChunks, JointIndex
 from ..index.layout import Chunked
 from ..index.table import Index, Samples
 from ..plan.batch_layout import place_pieces
-from ..plan.block_layout import Keys
+from ..plan.cache_blocks import Keys
 
 _in_chunks = (
     "is compressed in chunks of several samples: leave cache= out, or convert it (penstock convert)"

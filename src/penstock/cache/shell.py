@@ -28,8 +28,8 @@ from ..engine.request_queue import Purpose
 from ..engine.threads import WakeUp, join_threads, start_threads
 from ..extent import Int, Requests, merge
 from ..plan import cache_actions
-from ..plan.block_layout import BlockLayout
 from ..plan.cache_actions import NodeTier, RowFailure
+from ..plan.cache_blocks import BlockLayout
 from ..plan.cache_session import CacheSession
 from ..plan.placement import Placement
 from .disk import DiskTier, own_descriptor

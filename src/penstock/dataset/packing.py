@@ -48,8 +48,7 @@ from ..order.packed_order import (
     count_joined_rows,
 )
 from ..order.packed_rows import PlacedPieces, ignored_label, lay_out_tokens, place_pieces
-from ..plan.batch_layout import FieldRows
-from ..plan.piece_source import check_tokens
+from ..plan.batch_layout import FieldRows, check_tokens
 from ..plan.steps import StepPlan
 from .dataset import Dataset, Kind, PackedRows, join_takes
 from .fields import Ragged, build_fields, check_vocabulary

@@ -35,7 +35,7 @@ from ..order.shuffling import shuffle_quality
 from ..plan.batch_layout import PlanSource
 from ..plan.cache_blocks import measure_cache_blocks
 from ..plan.cursor import Cursor
-from ..plan.session import Session
+from ..plan.readahead import Session
 from ..plan.steps import Assignment, Steps
 from ..ranks.gather import Gather
 from ..ranks.place import Place, choose_place, find_reader

@@ -20,7 +20,7 @@ from ..errors import ForkError, PenstockError, UsageError
 from ..extent import Requests
 from ..index.table import Index
 from ..meter import Meter, Requested
-from ..plan.session import Session
+from ..plan.readahead import Session
 from ..plan.steps import Group, StepPlan
 from .workers import make_timeout_error
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from .assignment import Locality as Locality
     from .assignment import assign_nodes as assign_nodes
     from .batch_layout import Ids as Ids
-    from .block_layout import Keys as Keys
+    from .cache_blocks import Keys as Keys
     from .cache_blocks import count_fitting as count_fitting
     from .cache_session import CacheSession as CacheSession
     from .cursor import Cursor as Cursor
     from .placement import Placement as Placement
-    from .session import Session as Session
+    from .readahead import Session as Session
     from .steps import Group as Group
     from .steps import StepPlan as StepPlan
     from .steps import Steps as Steps
@@ -37,13 +37,12 @@ else:
         {
             "assignment": "Locality assign_nodes",
             "batch_layout": "Ids",
-            "block_layout": "Keys",
             "cache_actions": "cache_actions",
-            "cache_blocks": "count_fitting",
+            "cache_blocks": "Keys count_fitting",
             "cache_session": "CacheSession",
             "cursor": "Cursor",
             "placement": "Placement",
-            "session": "Session",
+            "readahead": "Session",
             "steps": "Group StepPlan Steps",
         },
     )

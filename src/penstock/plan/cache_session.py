@@ -36,8 +36,7 @@ at again by every `advance`, due every `look_ns` then, until the step's deadline
 `limits.busy_cache_block_s` after it was requested, however long it waited for memory in between: it
 takes memory in the order of deadlines, so whoever took some before does not wait for other ranks
 any longer either. A peer's request is an answer of wants; its deadline leaves time for the answer.
-A rank that did not answer is *silent*; from `limits.peer_pause_s` later on it is asked for one key
-that nobody waits for, and it counts again once it answers. What steps want of another node gathers
+A rank that did not answer is *silent* (`silent_peers`). What steps want of another node gathers
 while two fetches to it are under way, and goes in one: a fetch is asked and answered in about the
 same time whether one step wants its keys or several.
 
@@ -65,7 +64,6 @@ import numpy.typing as npt
 
 from .. import limits
 from ..extent import Int, Requests
-from .block_layout import BlockLayout, KeyedSource, Keys
 from .cache_actions import (
     BUSY,
     MINE,
@@ -93,7 +91,9 @@ from .cache_actions import (
     Want,
     WriteDisk,
 )
+from .cache_blocks import BlockLayout, KeyedSource, Keys
 from .placement import Placement
+from .silent_peers import SilentPeers
 
 Mask = npt.NDArray[np.bool_]
 
@@ -102,7 +102,6 @@ look_ns = 500_000
 
 _busy_ns = int(limits.busy_cache_block_s * 1e9)
 _answer_ns = min(_busy_ns, int(limits.peer_timeout_s * 0.8e9))
-_pause_ns = int(limits.peer_pause_s * 1e9)
 _fetches_at_once = 2
 """Fetches to a node that are not full: one is answered while the other is on its way."""
 _page = 4096
@@ -200,13 +199,7 @@ class CacheSession:
         disk_cache_blocks = placement.disk_cache_blocks or (0,) * placement.nodes
         self._has_disk = disk_cache_blocks[self._node] > 0
         self._fields = np.uint64(len(source.fields))
-        # Of each node, the ranks that may be asked, the best one first; spread over who asks.
-        self._via = [
-            deque(other for other, at in enumerate(nodes) if at == node)
-            for node in range(placement.nodes)
-        ]
-        for ranks in self._via:
-            ranks.rotate(-rank)
+        self._peers = SilentPeers(nodes, placement.nodes, rank)
         self._replicas = replicas
         self._now_ns = self._look_at_ns = 0
         self._numbers = 0  # of wants, loads, disk reads, reads and fetches
@@ -226,13 +219,14 @@ class CacheSession:
         self._reads: dict[int, _OpenStep] = {}
         self._nodes = tuple(nodes)
         # Of each node, what is to be asked of it: rows of steps, each part of no more than a fetch.
-        self._unasked: list[deque[tuple[_OpenStep, Int]]] = [deque() for _ in self._via]
+        self._unasked: list[deque[tuple[_OpenStep, Int]]] = [
+            deque() for _ in range(placement.nodes)
+        ]
         self._fetches: dict[int, tuple[list[tuple[_OpenStep, Int]], int]] = {}  # parts, rank
-        self._under_way = [0] * len(self._via)  # fetches, by node
+        self._under_way = [0] * placement.nodes  # fetches, by node
         # An answer from a disk takes memory for whole cache blocks: there each want is asked alone.
         self._is_gathering = [not blocks for blocks in disk_cache_blocks]
         self._probes: dict[int, int] = {}  # rank
-        self._silent: dict[int, float] = {}  # rank -> when it is tried again
 
     # -- what a driver may ask -----------------------------------------------------------------
 
@@ -408,12 +402,12 @@ class CacheSession:
         if reason is not None:
             self.counts[f"fetches_{reason}"] += 1
         if number in self._probes:
-            self._note_answer(self._probes.pop(number), reason is None)
+            self._peers.note(self._probes.pop(number), reason is None, self._now_ns)
             return
         parts, rank = self._fetches.pop(number)
         node = self._nodes[rank]
         self._under_way[node] -= 1
-        self._note_answer(rank, reason is None)
+        self._peers.note(rank, reason is None, self._now_ns)
         first = 0
         for step, rows in parts:
             end = first + len(rows)
@@ -702,8 +696,8 @@ class CacheSession:
         """
         unasked = self._unasked[node]
         while unasked:
-            self._try(node, *unasked[0])
-            rank = next((other for other in self._via[node] if other not in self._silent), None)
+            self._probe(node, *unasked[0])
+            rank = self._peers.choose(node)
             if rank is None:
                 self.counts["fetches_avoided"] += 1
                 step, rows = unasked.popleft()
@@ -733,25 +727,14 @@ class CacheSession:
                 return max(1, number), True
         return len(self._unasked[node]), False
 
-    def _try(self, node: int, step: _OpenStep, rows: Int) -> None:
-        """Ask ranks of a node that have been silent, if it is time, for the first of these rows."""
-        if not self._silent:
-            return
-        for rank in self._via[node]:
-            if self._silent.get(rank, math.inf) > self._now_ns:
-                continue
-            self._silent[rank] = math.inf
+    def _probe(self, node: int, step: _OpenStep, rows: Int) -> None:
+        """Ask silent ranks of a node, if it is time, for the first of these rows."""
+        for rank in self._peers.take_due(node, self._now_ns):
             fetch = self._number()
             self._probes[fetch] = rank
             requests, row = step.requests, rows[0]
             key, length = int(requests.offset[row]), int(requests.length[row])
             self.actions.append(ProbeRank(fetch, rank, key, length))
-
-    def _note_answer(self, rank: int, has_answered: bool) -> None:
-        if has_answered:
-            self._silent.pop(rank, None)
-        else:
-            self._silent[rank] = self._now_ns + _pause_ns
 
     def _give_up_replicas(self) -> None:
         if self._replicas:

@@ -22,8 +22,7 @@ from ..order.packed_order import RowOrdering, RowPieces
 from ..order.packed_rows import RowCounter
 from .assignment import Locality
 from .balance import CostBalance, check_balance
-from .batch_layout import BatchLayout, Ids, StepSource, place_batches
-from .piece_source import PieceSource
+from .batch_layout import BatchLayout, Ids, PieceSource, StepSource, place_batches
 
 _NO_MARKS: Marks = {}
 _layout_bytes = operator.attrgetter("bytes")

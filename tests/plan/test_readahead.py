@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.order.order import Order
-from penstock.plan.session import Session
+from penstock.plan.readahead import Session
 from penstock.plan.steps import Steps
 from tests.plan.test_steps import fixed_index
 

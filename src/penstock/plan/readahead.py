@@ -1,4 +1,4 @@
-"""The session: one rank's walk through one epoch, as a pure state machine.
+"""Read-ahead: the session, one rank's walk through one epoch, as a pure state machine.
 
 The session decides which reads to request next and which step may be handed over. It reads nothing,
 waits for nothing and knows no clock. The loader drives it over the real engine; a simulator may
