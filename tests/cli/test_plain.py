@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.cli.commands import run_plain
-from penstock.doctor.extras import PURPOSES, list_extras
+from penstock.doctor.doctor import PURPOSES, list_extras
 from tests import ROOT, warm
 
 
@@ -56,7 +56,7 @@ def test_each_extra_has_a_purpose_or_another_name() -> None:
 
 def test_an_extra_of_an_extra_is_looked_for() -> None:
     """penstock[bench] needs what penstock[cli] does."""
-    from penstock.doctor.extras import _expand
+    from penstock.doctor.doctor import _expand
 
     packages = {"bench": ["[cli]", "pyyaml"], "cli": ["typer", "rich"]}
     assert _expand("bench", packages) == {"pyyaml", "typer", "rich"}

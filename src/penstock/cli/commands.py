@@ -159,8 +159,7 @@ def show_race(path: str, say: Callable[[str], object]) -> None:
 
 def show_host(say: Callable[[str], object]) -> None:
     """List what penstock finds on this machine, and the extras that install what is missing."""
-    from ..doctor.doctor import examine_host
-    from ..doctor.extras import list_extras
+    from ..doctor.doctor import examine_host, list_extras
 
     for finding in examine_host():
         say(f"{finding.level:8} {finding.about:14} {finding.says}")

@@ -113,8 +113,7 @@ def _show(result: Examination) -> None:
 
 
 def _show_host(as_json: bool) -> None:
-    from ..doctor.doctor import examine_host
-    from ..doctor.extras import list_extras
+    from ..doctor.doctor import examine_host, list_extras
 
     if as_json:
         findings = [finding._asdict() for finding in examine_host()]

@@ -98,31 +98,19 @@ def measure_storage(dataset: Dataset, budget: Budget | None = None) -> StorageCe
         probed = measure_cost(index, engine, ready=ready)
     finally:
         engine.close()
-    how = f"{_describe_cold(is_cold, passed_by)}, {_describe_engine(engine.choice)}"
-    large = f"{probed.large_bytes / 1e6:,.3g} MB in large reads, {how}"
+    how = "past the page cache" if passed_by else "dropped from the page cache first"
+    if not (passed_by or is_cold):
+        how = "in place: it could not be dropped from the page cache"
+    how += f", {engine.choice.backend}, {_format_count(engine.choice.threads, 'thread')}"
     small = f"{_format_count(probed.reads, 'read')} of samples, {how}"
-    sampled = probed.reads_per_s * probed.read_bytes / probed.reads
-    return StorageCeiling(
-        Supply(probed.bytes_per_s, large)
-        if probed.bytes_per_s >= sampled
-        else Supply(sampled, f"{probed.read_bytes / 1e6:,.3g} MB in {small}"),
-        Supply(probed.reads_per_s, small),
-        probed.latency_ns,
-        is_cold,
-        probed,
+    bandwidth = Supply(
+        probed.bytes_per_s, f"{probed.large_bytes / 1e6:,.3g} MB in large reads, {how}"
     )
-
-
-def _describe_cold(is_cold: bool, passed_by: bool) -> str:
-    if passed_by:
-        return "past the page cache"
-    if is_cold:
-        return "dropped from the page cache first"
-    return "in place: it could not be dropped from the page cache"
-
-
-def _describe_engine(choice: ReadMethod) -> str:
-    return f"{choice.backend}, {_format_count(choice.threads, 'thread')}"
+    sampled = probed.reads_per_s * probed.read_bytes / probed.reads
+    if sampled > probed.bytes_per_s:
+        bandwidth = Supply(sampled, f"{probed.read_bytes / 1e6:,.3g} MB in {small}")
+    iops = Supply(probed.reads_per_s, small)
+    return StorageCeiling(bandwidth, iops, probed.latency_ns, is_cold, probed)
 
 
 def estimate_demand(dataset: Dataset, choice: ReadMethod, decoded_bytes: float = 0.0) -> Demand:
@@ -187,11 +175,8 @@ def measure_opening(files: Files, threads: int = limits.scan_threads) -> Supply 
             raise build_storage_error(error.errno or errno.EIO, path) from None
 
     rate, done = _measure_rate(one, threads)
-    return Supply(
-        rate,
-        f"{_format_count(done, 'open')} of {_format_count(count, 'file')} by {threads} threads,"
-        " names known",
-    )
+    opens = f"{_format_count(done, 'open')} of {_format_count(count, 'file')}"
+    return Supply(rate, f"{opens} by {threads} threads, names known")
 
 
 def _format_count(count: int, what: str) -> str:
@@ -305,18 +290,12 @@ def measure_writing(folder: str) -> Supply:
     except OSError as error:
         if isinstance(error, PenstockError):
             raise
-        raise _write_error(error, folder) from None
+        raised = build_storage_error(error.errno or errno.EIO, folder)
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            how = f"{error.strerror}: make it writable, or make room"
+            raised.args = (f"{folder} cannot be written to: {how}",)
+        raise raised from None
     return Supply(written / took, f"{written / 1e6:,.3g} MB, synced every 8 MiB")
-
-
-def _write_error(error: OSError, folder: str) -> PenstockError:
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return build_storage_error(error.errno, folder)
-    raised = build_storage_error(error.errno or errno.EIO, folder)
-    raised.args = (
-        f"{folder} cannot be written to: {error.strerror}: make it writable, or make room",
-    )
-    return raised
 
 
 def _measure_rate(one: Callable[[int], object], threads: int) -> tuple[float, int]:
@@ -338,11 +317,8 @@ def _measure_rate(one: Callable[[int], object], threads: int) -> tuple[float, in
             if (now := time.perf_counter()) > until:
                 return done, began, now
 
-    if threads == 1:
-        parts = [many()]
-    else:
-        with ThreadPool(threads) as pool:
-            parts = [future.result() for future in [pool.submit(many) for _ in range(threads)]]
+    with ThreadPool(threads) as pool:
+        parts = [future.result() for future in [pool.submit(many) for _ in range(threads)]]
     took_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
     done = sum(part[0] for part in parts)
     return done / max(took_s, 1e-9), done

@@ -11,8 +11,10 @@ import importlib.util
 import math
 import os
 import platform
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from importlib import metadata
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -116,27 +118,29 @@ class Examination:
     def as_json(self) -> dict[str, Any]:
         """Return the examination as JSON values."""
         data = self.dataset
-        return {
-            "path": self.path,
+        values = {item.name: _to_json(getattr(self, item.name)) for item in fields(self)}
+        del values["dataset"]
+        return values | {
             "format": None if data is None else data.index.format,
             "samples": 0 if data is None else len(data),
             "files": 0 if data is None else len(data.index.files),
             "bytes": 0 if data is None else data.index.total_bytes,
             "mean_bytes": 0.0 if data is None else data.index.mean_bytes,
-            "cached": None if self.cached is None else self.cached._asdict(),
-            "machine": self.machine._asdict(),
-            "mount": None if self.mount is None else self.mount._asdict(),
-            "latency_ns": self.latency_ns,
-            "demand": None if self.demand is None else asdict(self.demand),
-            "supplies": {name: asdict(supply) for name, supply in self.supplies.items()},
-            "written": None if self.written is None else asdict(self.written),
-            "link": None if self.link is None else asdict(self.link),
-            "settings": [setting._asdict() for setting in self.settings],
-            "findings": [finding._asdict() for finding in self.findings],
-            "first": None if self.first is None else self.first.as_json(),
-            "later": None if self.later is None else self.later.as_json(),
-            "extras": list(self.extras),
         }
+
+
+def _to_json(value: Any) -> Any:
+    if hasattr(value, "as_json"):
+        return value.as_json()
+    if is_dataclass(value) and not isinstance(value, Dataset):
+        return asdict(value)  # type: ignore[arg-type]
+    if hasattr(value, "_asdict"):
+        return value._asdict()
+    if isinstance(value, tuple):
+        return list(map(_to_json, value))
+    if isinstance(value, Mapping):
+        return {name: _to_json(item) for name, item in value.items()}
+    return value
 
 
 Seen = Callable[[int, int], object]
@@ -203,18 +207,20 @@ def examine(
     steps = 5
     seen(0, steps)
     index, budget = dataset.index, budget or Budget()
-    machine, mount = read_machine(), _find_mount(dataset)
-    engine = open_engine(index.files, budget, index.mean_bytes)
+    files, is_local = index.files, not is_url(index.files.root)
+    machine = read_machine()
+    mount = find_mount(files.path(0) if len(files) else files.root) if is_local else None
+    engine = open_engine(files, budget, index.mean_bytes)
     choice = engine.choice
     engine.close()
-    cached = None if is_url(index.files.root) else measure_residency(index.files)
+    cached = measure_residency(files) if is_local else None
     seen(1, steps)
     read = measure_storage(dataset, budget)
     seen(2, steps)
     supplies: dict[Resource, Supply] = {"copy": measure_copy_rate()}
     if read is not None:
         supplies |= {"bandwidth": read.bandwidth, "iops": read.iops}
-    opens = measure_opening(index.files)
+    opens = measure_opening(files)
     if opens is not None:
         supplies["metadata"] = opens
     seen(3, steps)
@@ -227,6 +233,7 @@ def examine(
         supplies["compute"] = computing_supply(job.step_s, job.batch_size, job.ranks)
     seen(4, steps)
     first, later = _estimate_epochs(dataset, machine, supplies, demand)
+    folder = files.root if os.path.isdir(files.root) else os.path.dirname(files.root)
     examination = Examination(
         path=dataset.path,
         dataset=dataset,
@@ -236,9 +243,7 @@ def examine(
         latency_ns=None if read is None else read.latency_ns,
         demand=demand,
         supplies=supplies,
-        written=measure_writing(_find_folder(dataset))
-        if write and not is_url(index.files.root)
-        else None,
+        written=measure_writing(folder) if write and is_local else None,
         link=read_link_speed(),
         settings=tuple(_list_settings(dataset, job, budget, choice, machine, read)),
         findings=tuple(_list_findings(dataset, job, machine, mount, cached, read)),
@@ -248,18 +253,6 @@ def examine(
     )
     seen(5, steps)
     return examination
-
-
-def _find_folder(dataset: Dataset) -> str:
-    path = dataset.index.files.root
-    return path if os.path.isdir(path) else os.path.dirname(path)
-
-
-def _find_mount(dataset: Dataset) -> Mount | None:
-    files = dataset.index.files
-    if is_url(files.root):
-        return None
-    return find_mount(files.path(0) if len(files) else files.root)
 
 
 def _limit_to_quota(supply: Supply, machine: Machine) -> Supply:
@@ -280,17 +273,12 @@ def _estimate_epochs(
     data = DataProfile(
         total_bytes=index.total_bytes,
         memory_bytes=machine.room_bytes,
-        own_files=_has_own_files(dataset),
+        own_files=len(index.files) >= index.count,
     )
     first = estimate_roofline(supplies, demand, data=data)
     if index.total_bytes > machine.room_bytes:
         return first, None
     return first, estimate_roofline(supplies, demand.cached(1.0), data=data)
-
-
-def _has_own_files(dataset: Dataset) -> bool:
-    index = dataset.index
-    return len(index.files) >= index.count
 
 
 # -- what a loader would choose --------------------------------------------------------------------
@@ -539,3 +527,80 @@ def _examine_room(path: str) -> Finding:
             f"{says}, but not writable by this user: chmod it, or use another folder",
         )
     return Finding("good", "room", says)
+
+
+# -- extras: what each is for, and which of their packages are not installed -----------------------
+
+PURPOSES = {
+    "cli": "look at data, index it, convert it: the other commands of penstock",
+    "images": "decode JPEG, PNG, WebP and TIFF",
+    "text": "JSON lines, tokens",
+    "parquet": "Parquet, compressed Arrow",
+    "hdf5": "HDF5",
+    "zarr": "compressed Zarr",
+    "zstd": "compressed JSON lines, LitData",
+    "lmdb": "write LMDB",
+    "cloud": "read s3://, gs://, az:// and https://",
+    "hub": "read hf://",
+    "torch": "train with PyTorch",
+    "gpu": "shuffle on a GPU",
+    "jax": "train with JAX",
+    "keras": "train with Keras",
+    "grain": "penstock under Grain",
+    "torchdata": "penstock under torchdata.nodes",
+    "ray": "train with Ray, load Ray Data",
+    "cluster": "share a cache among hosts",
+    "mpi": "run under mpiexec",
+    "metrics": "serve counters to Prometheus",
+    "bench": "run DLIO and MLPerf Storage workloads",
+    "sim": "simulate a cluster, plan one",
+}
+"""Purpose of each extra, in the order in which they are shown."""
+
+_REQUIREMENT = re.compile(r"""([A-Za-z0-9._-]+).*\bextra\s*==\s*["']([a-z0-9-]+)["']""")
+
+
+class Extra(NamedTuple):
+    """An extra, its purpose, and the names of its packages that are not installed."""
+
+    name: str
+    purpose: str
+    missing: tuple[str, ...]
+
+
+def list_extras() -> list[Extra]:
+    """The extras that have a purpose, as the installed penstock names their packages.
+
+    Empty if penstock is not installed but only on the path. Packages of an extra in an extra are
+    looked for too.
+    """
+    try:
+        requirements = metadata.requires("penstock") or []
+    except metadata.PackageNotFoundError:
+        return []
+    packages: dict[str, list[str]] = {}
+    for requirement in requirements:
+        if match := _REQUIREMENT.match(requirement):
+            own = re.match(r"penstock\[([a-z0-9,-]+)\]", requirement)
+            wanted = [f"[{extra}]" for extra in own[1].split(",")] if own else [match[1]]
+            packages.setdefault(match[2], []).extend(wanted)
+    return [
+        Extra(name, purpose, tuple(sorted(filter(_is_missing, _expand(name, packages)))))
+        for name, purpose in PURPOSES.items()
+        if name in packages
+    ]
+
+
+def _expand(name: str, packages: dict[str, list[str]]) -> set[str]:
+    names: set[str] = set()
+    for package in packages.get(name, ()):
+        names |= _expand(package[1:-1], packages) if package.startswith("[") else {package}
+    return names
+
+
+def _is_missing(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return True
+    return False

@@ -159,10 +159,8 @@ class Roofline:
     def utilisation(self) -> float | None:
         """The largest possible part of its time that the accelerator computes; None if the step
         time is not known."""
-        compute = next(
-            (ceiling for ceiling in self.ceilings if ceiling.resource == "compute"), None
-        )
-        return None if compute is None else self.samples_per_s / compute.samples_per_s
+        rates = {ceiling.resource: ceiling.samples_per_s for ceiling in self.ceilings}
+        return self.samples_per_s / rates["compute"] if "compute" in rates else None
 
     def as_json(self) -> dict[str, Any]:
         """Return the form that records hold, with None for an infinite headroom."""
@@ -214,7 +212,7 @@ def estimate_roofline(
     for resource in supplies:
         if resource not in RESOURCES:
             raise UsageError(f"there is no resource {resource!r}: use {', '.join(RESOURCES)}")
-    return _sort_ceilings(_compute_ceilings(supplies, demand), None, data)
+    return _build_roofline(_compute_ceilings(supplies, demand), None, data)
 
 
 def _compute_ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceiling]:
@@ -272,26 +270,25 @@ def judge_run(
     others = _compute_ceilings(known, demand)
     if waited <= _waiting_min:
         compute = Ceiling("compute", measured, f"it waits for {waited:.1%} of the time")
-        return _sort_ceilings(
-            [compute, *(_raise_to_measured(other, measured) for other in others)], measured, data
-        )
+        raised = (_raise_to_measured(other, measured) for other in others)
+        return _build_roofline([compute, *raised], measured, data)
     if not others:
         raise UsageError(
             f"it waits for {waited:.0%} of the time, and no supply is known that it could be "
             f"waiting for: measure what storage delivers (penstock.doctor.ceilings)"
         )
     lowest = min(others, key=lambda other: other.samples_per_s)
-    binding = Ceiling(lowest.resource, measured, _explain_binding(lowest, measured))
-    ceilings = [binding] + [
-        _raise_to_measured(other, measured) for other in others if other is not lowest
-    ]
+    how = lowest.how
+    if measured < 0.5 * lowest.samples_per_s:
+        allowed = _format_rate(lowest.samples_per_s)
+        how += f"; on its own that allows {allowed}, so something that was not measured limits it"
+    ceilings = [Ceiling(lowest.resource, measured, how)]
+    ceilings += [_raise_to_measured(other, measured) for other in others if other is not lowest]
     if counted.seconds > counted.waited_s:
         busy_s = counted.seconds - counted.waited_s
         how = f"it computes for {1 - waited:.0%} of the time"
         ceilings.append(Ceiling("compute", counted.samples / busy_s, how))
-    # Stable: the one that binds stays the first of equals.
-    ceilings.sort(key=lambda ceiling: ceiling.samples_per_s)
-    return _add_advice(tuple(ceilings), measured, data)
+    return _build_roofline(ceilings, measured, data)
 
 
 def _raise_to_measured(ceiling: Ceiling, measured: float) -> Ceiling:
@@ -302,72 +299,55 @@ def _raise_to_measured(ceiling: Ceiling, measured: float) -> Ceiling:
     return Ceiling(ceiling.resource, measured, how)
 
 
-def _explain_binding(ceiling: Ceiling, measured: float) -> str:
-    allowed = ceiling.samples_per_s
-    if measured >= 0.5 * allowed:
-        return ceiling.how
-    return (
-        f"{ceiling.how}; on its own that allows {_format_rate(allowed)}, so something that was not "
-        f"measured limits it too"
-    )
-
-
-def _sort_ceilings(
+def _build_roofline(
     ceilings: list[Ceiling], measured: float | None, data: DataProfile | None
 ) -> Roofline:
+    """Sort the ceilings, of equals the first one first, and add advice."""
     if not ceilings:
         raise UsageError("no supply is given for a resource that a sample uses: measure one")
-    return _add_advice(
-        tuple(sorted(ceilings, key=lambda ceiling: ceiling.samples_per_s)), measured, data
-    )
+    ascending = sorted(ceilings, key=lambda ceiling: ceiling.samples_per_s)
+    plain = Roofline(tuple(ascending), measured)
+    return replace(plain, advice=tuple(_write_advice(plain, data)))
 
 
 # -- advice ----------------------------------------------------------------------------------------
 
 
-def _add_advice(
-    ceilings: tuple[Ceiling, ...], measured: float | None, data: DataProfile | None
-) -> Roofline:
-    plain = Roofline(ceilings, measured)
-    return Roofline(ceilings, measured, tuple(_write_advice(plain, data)))
-
-
 def _write_advice(roofline: Roofline, data: DataProfile | None) -> Iterator[str]:
-    bound, rate, name = roofline.bound, roofline.samples_per_s, NAMES[roofline.bound]
-    yield f"{name} binds at {_format_rate(rate)} samples/s" + _describe_next(roofline)
-    factor = (
-        f"{_format_factor(roofline.headroom)} " if _gain_min <= roofline.headroom < math.inf else ""
-    )
+    bound, rate, headroom = roofline.bound, roofline.samples_per_s, roofline.headroom
+    first = f"{NAMES[bound]} binds at {_format_rate(rate)} samples/s"
+    if len(roofline.ceilings) < 2:
+        yield f"{first}; no other ceiling is known"
+    else:
+        other = roofline.ceilings[1]
+        allowed = f"{NAMES[other.resource]} allows {_format_rate(other.samples_per_s)}"
+        yield f"{first}; {allowed}: {_format_factor(headroom)}"
+    factor = f"{_format_factor(headroom)} " if _gain_min <= headroom < math.inf else ""
     if bound == "compute":
-        yield from _describe_spare(roofline)
+        if factor:
+            yield (
+                f"data could come {factor}as fast as the accelerator consumes it: a faster loader "
+                f"or storage gains nothing"
+            )
+        elif headroom < _gain_min:
+            yield "data arrives hardly faster than the accelerator consumes it: there is no slack"
         return
-    if roofline.headroom < _gain_min:
-        others = [
-            ceiling for ceiling in roofline.ceilings if ceiling.samples_per_s < rate * _gain_min
-        ]
-        names = " and ".join(NAMES[ceiling.resource] for ceiling in others)
+    if headroom < _gain_min:
+        near = [c.resource for c in roofline.ceilings if c.samples_per_s < rate * _gain_min]
+        names = " and ".join(NAMES[resource] for resource in near)
         yield f"{names} have nearly the same ceiling: improving one of them gains little"
-    storage: frozenset[Resource] = frozenset({"bandwidth", "iops", "metadata"})
-    if bound in storage and data is not None:
-        yield from _estimate_gain(
-            roofline,
-            storage,
-            _describe_cache(data) + " would take storage out from the second epoch on",
+    if bound in ("bandwidth", "iops", "metadata") and data is not None:
+        cache = f"{_describe_cache(data)} would take storage out from the second epoch on"
+        yield from _estimate_gain(roofline, {"bandwidth", "iops", "metadata"}, cache)
+    if bound in ("iops", "metadata") and data is not None and data.own_files:
+        shards = (
+            "shards instead of a file for each sample (`penstock convert`), read in blocks "
+            "(shuffle='blocked')"
         )
-    if bound in ("iops", "metadata"):
-        if data is not None and data.own_files:
-            yield from _estimate_gain(
-                roofline,
-                frozenset({"iops", "metadata"}),
-                "shards instead of a file for each sample (`penstock convert`), read in blocks "
-                "(shuffle='blocked')",
-            )
-        elif bound == "iops":
-            yield from _estimate_gain(
-                roofline,
-                frozenset({"iops"}),
-                "larger reads (shuffle='blocked', or a cache that reads cache blocks)",
-            )
+        yield from _estimate_gain(roofline, {"iops", "metadata"}, shards)
+    elif bound == "iops":
+        larger = "larger reads (shuffle='blocked', or a cache that reads cache blocks)"
+        yield from _estimate_gain(roofline, {"iops"}, larger)
     if bound == "bandwidth" and factor:
         then = NAMES[roofline.ceilings[1].resource]
         yield f"storage of {factor}the bandwidth would help until {then} binds"
@@ -380,44 +360,20 @@ def _write_advice(roofline: Roofline, data: DataProfile | None) -> Iterator[str]
     if bound == "copy":
         yield "smaller types (uint8 until the accelerator has it) make copies smaller"
     if bound == "staging":
-        yield from _estimate_gain(
-            roofline, frozenset({"staging"}), "reading in place instead of staging"
-        )
+        yield from _estimate_gain(roofline, {"staging"}, "reading in place instead of staging")
         yield "every further epoch that reads the staged data makes staging matter less"
 
 
-def _describe_next(roofline: Roofline) -> str:
-    if len(roofline.ceilings) < 2:
-        return "; no other ceiling is known"
-    other = roofline.ceilings[1]
-    rate = _format_rate(other.samples_per_s)
-    return f"; {NAMES[other.resource]} allows {rate}: {_format_factor(roofline.headroom)}"
-
-
-def _describe_spare(roofline: Roofline) -> list[str]:
-    if len(roofline.ceilings) < 2:
-        return []
-    if roofline.headroom < _gain_min:
-        return ["data arrives hardly faster than the accelerator consumes it: there is no slack"]
-    return [
-        f"data could come {_format_factor(roofline.headroom)} as fast as the accelerator consumes"
-        " it: a faster loader or storage gains nothing"
-    ]
-
-
-def _estimate_gain(roofline: Roofline, resources: frozenset[Resource], what: str) -> list[str]:
+def _estimate_gain(roofline: Roofline, resources: set[Resource], what: str) -> list[str]:
     """Describe the gain if these ceilings were gone; [] if it is too small."""
-    left = [ceiling for ceiling in roofline.ceilings if ceiling.resource not in resources]
-    if not left:
+    rest = [ceiling for ceiling in roofline.ceilings if ceiling.resource not in resources]
+    if not rest:
         return [f"{what}; no other ceiling is known"]
-    gain = left[0].samples_per_s / roofline.samples_per_s
+    gain, rate = rest[0].samples_per_s / roofline.samples_per_s, rest[0].samples_per_s
     if gain < _gain_min:
         return []
-    rate = _format_rate(left[0].samples_per_s)
-    return [
-        f"{what}: up to {rate} samples/s, {_format_factor(gain)}, where"
-        f" {NAMES[left[0].resource]} binds"
-    ]
+    then = f"{_format_factor(gain)}, where {NAMES[rest[0].resource]} binds"
+    return [f"{what}: up to {_format_rate(rate)} samples/s, {then}"]
 
 
 def _describe_cache(data: DataProfile) -> str:
