@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.checkpoint import Checkpoints, background
-from penstock.checkpoint.folder_repository import Folder
 from penstock.checkpoint.loading import verify_checkpoint
-from penstock.checkpoint.staging import divide_held_blocks
+from penstock.checkpoint.repository import Folder
+from penstock.checkpoint.staging import divide_blocks
 from penstock.errors import FormatError, MissingError, StorageError, UsageError
 
 torch = pytest.importorskip("torch")
@@ -95,7 +95,7 @@ def test_every_byte_is_dealt_once_to_who_has_it(
 ) -> None:
     count, blocks = given_
     sizes, holders = [size for size, _ in blocks], [having for _, having in blocks]
-    shares = divide_held_blocks(sizes, holders, count, piece_bytes)
+    shares = divide_blocks(sizes, count, piece_bytes, holders=holders)
     assert len(shares) == count
     for rank, cuts in enumerate(shares):
         assert all(rank in holders[cut.block] for cut in cuts)

@@ -17,8 +17,8 @@ import pytest
 
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.folder_repository import Folder
 from penstock.checkpoint.loading import verify_checkpoint
+from penstock.checkpoint.repository import Folder
 from penstock.errors import FormatError, MissingError, StorageError, UsageError
 from tests import warm
 from tests.slices import thinned

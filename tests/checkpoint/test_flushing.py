@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.flushing import Flush
+from penstock.checkpoint.shards import Flush
 from tests.sharing.tenants import broker
 
 MIB = 1 << 20

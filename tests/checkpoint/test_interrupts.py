@@ -19,9 +19,9 @@ from penstock.checkpoint import (
     Checkpoints,
     background,
     checkpoints,
-    flushing,
     held_saves,
     load,
+    shards,
     staging,
 )
 from penstock.checkpoint.background import BackgroundThread, JoinDeadline
@@ -256,7 +256,7 @@ def test_an_interrupt_in_a_change_of_a_write_leaves_it_changeable(
             else:
                 saved.abandon()  # noqa: B023
 
-        modules = checkpoints, background, flushing, threads, threading
+        modules = checkpoints, background, shards, threads, threading
         interrupted = interrupt(place, modules, call)
         end_in_thread(call, place)
         end_in_thread(saved.close, place)

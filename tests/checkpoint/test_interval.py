@@ -285,8 +285,7 @@ def test_pace_leaves_out_what_waited() -> None:
     pace, now_s, free_s = SavePace(), 100.0, 0.0
     for step in range(10, 60, 10):
         wait_s = max(0.0, free_s - now_s)
-        pace.record_start(step, now_s)
-        pace.record_commit(now_s, wait_s + 1.0, wait_s + 30.0)
+        pace.record_commit(step, now_s, wait_s + 1.0, wait_s + 30.0)
         free_s = now_s + wait_s + 30.0
         now_s += wait_s + 1.0 + 20.0
     assert pace.compute_costs() == Costs(blocked_s=1.0, commit_s=30.0, step_s=2.0)
@@ -296,28 +295,22 @@ def test_pace_leaves_out_what_waited() -> None:
 
 
 def test_pace_of_few_saves() -> None:
-    """A save that failed, a job that went back, a first save that was slow, and pauses do not
+    """A job that went back, a first save that was slow, and pauses do not
     change the medians."""
     pace = SavePace()
     with pytest.raises(UsageError, match="after one"):
         pace.compute_costs(1.0)
-    pace.record_start(1, 0.0)
-    with pytest.raises(UsageError, match="after one"):
-        pace.compute_costs(1.0)
-    pace.record_start(5, 0.0)
-    pace.record_commit(0.0, 50.0, 60.0)
+    pace.record_commit(5, 0.0, 50.0, 60.0)
     with pytest.raises(UsageError, match="give step_s="):
         pace.compute_costs()
     assert pace.compute_costs(1.0).blocked_s == 50.0
-    pace.record_start(3, 100.0)
-    pace.record_commit(100.0, 2.0, 4.0)
+    pace.record_commit(3, 100.0, 2.0, 4.0)
     with pytest.raises(UsageError, match="give step_s="):
         pace.compute_costs()
     now_s = 102.0
     for step in range(4, 40):
         now_s += 1000.0 if step % 5 == 0 else 3.0
-        pace.record_start(step, now_s)
-        pace.record_commit(now_s, 2.0, 4.0)
+        pace.record_commit(step, now_s, 2.0, 4.0)
         now_s += 2.0
     assert pace.compute_costs() == Costs(blocked_s=2.0, commit_s=4.0, step_s=3.0)
 

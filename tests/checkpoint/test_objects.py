@@ -26,11 +26,11 @@ pytest.importorskip("moto")
 from penstock import limits
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.flushing import Flush
 from penstock.checkpoint.loading import verify_checkpoint
 from penstock.checkpoint.manifest import CheckpointIndex, ShardEntry, seal
-from penstock.checkpoint.object_repository import Prefix
-from penstock.checkpoint.write_lock import Claim
+from penstock.checkpoint.object_repository import Claim, Prefix
+from penstock.checkpoint.retention import delete_old_after_commit
+from penstock.checkpoint.shards import Flush
 from penstock.errors import FormatError, MissingError, PenstockError, StorageError, UsageError
 from tests import warm
 from tests.checkpoint.rank_threads import run_job, save_unequal
@@ -374,7 +374,7 @@ def test_thinned_after_another_job_began(place: Place) -> None:
             for step in (2, 3, 4):
                 after.save(step, state(step))
                 after.wait()
-            before.folder.delete_old_after_commit(2, saved.path)
+            delete_old_after_commit(before.folder, 2, saved.path)
             assert after.steps() == [1, 2, 3, 4]
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.folder_repository import Folder
+from penstock.checkpoint.repository import Folder
 from penstock.checkpoint.staging import choose_piece_bytes, divide_blocks
 from tests import warm
 from tests.checkpoint import ranks as checkpoint_ranks

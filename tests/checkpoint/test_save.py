@@ -11,12 +11,11 @@ import pytest
 
 from penstock.budget import Budget
 from penstock.checkpoint import load
-from penstock.checkpoint.all_gather import Ranks
-from penstock.checkpoint.background import build_stall_error, mark_done, mark_point
-from penstock.checkpoint.flushing import Flush
+from penstock.checkpoint.background import build_stall_error, mark
 from penstock.checkpoint.loading import open_repository
 from penstock.checkpoint.manifest import Attempt
-from penstock.checkpoint.save import Save, SaveTarget
+from penstock.checkpoint.save import Ranks, Save, SaveTarget
+from penstock.checkpoint.shards import Flush
 from penstock.checkpoint.staging import Fence, Staging, StateSnapshot, divide_state
 from penstock.checkpoint.tiers import LocalTier, Tiers
 from penstock.errors import FormatError, StorageError
@@ -43,7 +42,7 @@ def begin(target: SaveTarget, number: int = 1) -> Save:
     return Save(
         target,
         number,
-        attempt,
+        str(attempt),
         snapshot=snapshot,
         flush=Flush(Budget()),
         began_s=0.0,
@@ -53,7 +52,7 @@ def begin(target: SaveTarget, number: int = 1) -> Save:
 def hold(target: SaveTarget) -> Save:
     """Make a save that is held, and not in the repository yet."""
     save = begin(target)
-    save.write(ALONE, lambda: save.write_to_tier(0, Flush(Budget(), shared=False)))
+    save.write(ALONE, lambda: save.write_shard(0, Flush(Budget(), shared=False)))
     assert save.state == "written"
     save.hold(ALONE, after=None)
     return save
@@ -145,8 +144,8 @@ def test_stall_sentence() -> None:
     marked, told = threading.Barrier(2, timeout=240), threading.Barrier(2, timeout=60)
 
     def save() -> None:
-        for mark in (lambda: mark_point("sync x"), lambda: mark_done("synced x")):
-            mark()
+        for action, is_done in (("sync x", False), ("synced x", True)):
+            mark(action, is_done=is_done)
             marked.wait()
             told.wait()
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.folder_repository import Folder
 from penstock.checkpoint.manifest import seal, unseal
+from penstock.checkpoint.repository import Folder
 from penstock.checkpoint.tiers import HeldSave
 from penstock.engine import crc32c
 from penstock.errors import FormatError

@@ -27,7 +27,7 @@ from benchmarks.emulation.faulty import OPERATIONS, Faulty
 import penstock
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.folder_repository import Folder
+from penstock.checkpoint.repository import Folder
 from penstock.errors import StalledError, StorageError, UsageError
 from tests import ROOT, warm
 from tests.slices import first

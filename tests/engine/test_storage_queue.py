@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.flushing import Flush
+from penstock.checkpoint.shards import Flush
 from penstock.clock import Clock, JumpingClock
 from penstock.convert import convert
 from penstock.engine import (

@@ -15,8 +15,9 @@ import pytest
 
 from penstock.budget import Budget
 from penstock.checkpoint import Flush, manifest
-from penstock.checkpoint.folder_repository import remove_shards_folder
 from penstock.checkpoint.object_repository import Prefix
+from penstock.checkpoint.repository import remove_shards_folder
+from penstock.checkpoint.retention import delete_old, list_old
 from penstock.checkpoint.storage import CheckpointStorage, ObjectStorage
 from penstock.engine.object_client import ObjectRefused
 from penstock.engine.object_store import open_bucket
@@ -40,8 +41,8 @@ from tests.virtual.checkpoint_storage import Call, CalledStorage
 
 SEEDS = range(1, 9)
 EASY = [
-    "folder_repository: the name of a commit is not synced",
-    "write_lock: a commit overwrites",
+    "repository: the name of a commit is not synced",
+    "object_repository: a commit overwrites",
     "held_saves: tiers are not cleared",
 ]
 """Bugs that the first seeds find; the long test of the list looks for all of them."""
@@ -114,7 +115,7 @@ def test_a_bug_is_found(name: str) -> None:
 
 def test_a_failure_is_minimised() -> None:
     """Faults and saves that a failure does not need are left out."""
-    broken = make_protocol(named("folder_repository: leftovers are not removed"))
+    broken = make_protocol(named("repository: leftovers are not removed"))
 
     def fails(scenario: CheckpointScenario) -> bool:
         try:
@@ -185,7 +186,7 @@ def test_a_damaged_claim_is_no_checkpoint_that_is_kept() -> None:
     bucket.put_object("run/00000004.index", b"damaged", False)
     paths += commit_steps(bucket, 3)
     prefix = open_prefix(bucket)
-    prefix.delete_old(2, paths[-1])
+    delete_old(prefix, 2, paths[-1])
     left = [entry.step for entry in prefix.entries()]
     assert left == [2, -1, 3]
 
@@ -255,7 +256,7 @@ def test_an_index_that_was_written_late_is_no_checkpoint() -> None:
     paths = commit_steps(bucket, 1, 2, 3)
     late = bucket.objects["run/00000002.index"][0]
     put_shards(bucket, paths)
-    prefix.delete_old(2)
+    delete_old(prefix, 2)
     left = [entry.path for entry in prefix.entries()]
     assert left == paths[1:]
     bucket.put_object("run/00000002.index", late, False)
@@ -295,7 +296,7 @@ def test_retention_removes_the_shards_that_a_whole_index_names() -> None:
     run_checkpoint_scenario(draw_checkpoint_scenario(5002934))
     bucket = VirtualBucket()
     prefix, paths = list_one_as_another(bucket)
-    prefix.delete_old(2)
+    delete_old(prefix, 2)
     objects = [f"{path.removeprefix('s3://bucket/')}/rank-0.shard" for path in paths]
     assert [each for each in objects if each in bucket.objects] == objects
     assert prefix.leftovers() == paths[:1]
@@ -312,11 +313,11 @@ def test_a_checkpoint_that_was_listed_damaged_is_not_removed_for_that() -> None:
         return b"?" + data if b'"step":1' in data else data
 
     prefix = open_prefix(bucket, 1, damage)
-    assert prefix.list_old(2) == ()
+    assert list_old(prefix, 2) == ()
     assert [entry.path for entry in prefix.entries()] == paths
     paths += commit_steps(bucket, 3)
     prefix = open_prefix(bucket, 1, damage)
-    removable = prefix.list_old(2)
+    removable = list_old(prefix, 2)
     assert [(entry.sequence, entry.step) for entry in removable] == [(2, -1)]
 
 

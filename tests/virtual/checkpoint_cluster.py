@@ -113,13 +113,11 @@ class CheckpointResult:
 
 
 DECIDING: dict[str, tuple[str, ...]] = {
-    "repository": ("lock_repository",),
-    "write_lock": (),
-    "folder_repository": ("Folder",),
+    "repository": ("Folder", "lock_repository"),
+    "retention": ("delete_old_after_commit",),
     "object_repository": ("Prefix",),
-    "all_gather": ("Ranks",),
     "tiers": (),
-    "save": ("Save", "SaveTarget"),
+    "save": ("Ranks", "Save", "SaveTarget"),
     "held_saves": ("Drain", "open_tiers"),
     "loading": ("load_entry", "load_latest"),
 }
@@ -405,7 +403,7 @@ class CheckpointCluster:
             split, list(cuts), staging, Fence(), target.place.world_size, attempt
         )
         return self._parts.Save(
-            target, step, attempt, snapshot=snapshot, flush=self._flush, began_s=0.0
+            target, step, str(attempt), snapshot=snapshot, flush=self._flush, began_s=0.0
         )
 
     def _save(self, process: _Process, save: Any, ranks: Any, drain: Any, on_commit: Any) -> None:
@@ -436,7 +434,8 @@ class CheckpointCluster:
         def on_commit(save: Any) -> None:
             self._oracles.note_commit(process, save.attempt)
             if process.rank == 0:
-                repository.delete_old_after_commit(self.scenario.keep, save.path)
+                keep = self.scenario.keep
+                self._parts.delete_old_after_commit(repository, keep, save.path)
 
         return on_commit
 

@@ -25,15 +25,15 @@ from ..lazy_exports import hand_out
 if TYPE_CHECKING:
     from . import shards as shards
     from .checkpoints import Checkpoints as Checkpoints
-    from .flushing import Flush as Flush
-    from .flushing import lay_out_pieces as lay_out_pieces
-    from .folder_repository import Folder as Folder
     from .interval import Costs as Costs
     from .interval import Failures as Failures
     from .interval import advise_interval as advise_interval
     from .loading import Checkpoint as Checkpoint
     from .loading import load as load
     from .manifest import Piece as Piece
+    from .repository import Folder as Folder
+    from .shards import Flush as Flush
+    from .shards import lay_out_pieces as lay_out_pieces
     from .staging import Staging as Staging
     from .tiers import LocalTier as LocalTier
 else:
@@ -41,12 +41,11 @@ else:
         __name__,
         {
             "checkpoints": "Checkpoints",
-            "flushing": "Flush lay_out_pieces",
-            "folder_repository": "Folder",
             "interval": "Costs Failures advise_interval",
             "loading": "Checkpoint load",
             "manifest": "Piece",
-            "shards": "shards",
+            "repository": "Folder",
+            "shards": "shards Flush lay_out_pieces",
             "staging": "Staging",
             "tiers": "LocalTier",
         },

@@ -34,11 +34,6 @@ class BackgroundThread(threading.Thread):
         self._has_to_begin = self._has_begun = self._is_over = False
         self._news = WakeUp()  # of who waits for the end
 
-    def start(self) -> None:
-        """Start. After an interrupt here the thread may start, now or later, until `call_off`."""
-        super().start()
-        self._has_to_begin = True
-
     def run(self) -> None:
         with self._lock:
             if not self._is_wanted:
@@ -53,9 +48,11 @@ class BackgroundThread(threading.Thread):
 
     def start_awaited(self) -> None:
         """Start, so that the end of the process waits for the thread until `give_up`. LimitError if
-        the system refuses the thread."""
+        the system refuses the thread. After an interrupt here the thread may start, now or later,
+        until `call_off`."""
         _awaited.add(self)
         start_threads([self])
+        self._has_to_begin = True
 
     def give_up(self) -> None:
         """Let the process end without this thread: it may hang."""
@@ -113,6 +110,7 @@ class JoinDeadline:
 watcher: Callable[[str], None] | None = None
 """Function of a test that is called at each point."""
 
+_ABOUT = "it has been about to"
 _last_points: weakref.WeakKeyDictionary[threading.Thread, tuple[str, float]]
 _last_points = weakref.WeakKeyDictionary()
 """Last point of each thread, as a part of a sentence, and the time since then."""
@@ -121,7 +119,7 @@ _last_points = weakref.WeakKeyDictionary()
 def build_stall_error(thread: threading.Thread, step: int, timeout_s: float) -> StalledError:
     """Build the error for a thread that saves a step and did not end within `timeout_s`."""
     now_s = time.monotonic()
-    point, since_s = _last_points.get(thread, ("it has been about to begin", now_s))
+    point, since_s = _last_points.get(thread, (f"{_ABOUT} begin", now_s))
     failed = StalledError(
         f"the save of step {step} is still under way after {timeout_s:g} s of waiting: for"
         f" {now_s - since_s:.1f} s {point}: wait longer, or abandon it; and check the storage, also"
@@ -131,18 +129,12 @@ def build_stall_error(thread: threading.Thread, step: int, timeout_s: float) -> 
     return failed
 
 
-def mark_point(action: str) -> None:
-    """Note that the current thread is about to do this. action: a verb and its object."""
-    _mark(action, f"it has been about to {action}")
+def mark(action: str, *, is_done: bool = False) -> None:
+    """Note that the current thread is about to do this, or has just done it.
 
-
-def mark_done(action: str) -> None:
-    """Note that the current thread has just done this. action: a verb in the past, and its
-    object."""
-    _mark(action, f"nothing has happened since it {action}")
-
-
-def _mark(action: str, sentence: str) -> None:
+    action:  a verb and its object; the verb is in the past if the action is done.
+    """
+    sentence = f"nothing has happened since it {action}" if is_done else f"{_ABOUT} {action}"
     _last_points[threading.current_thread()] = sentence, time.monotonic()
     if watcher is not None:
         watcher(action)

@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any, Literal, Self, get_args
 
 from ..arguments import check_choice, check_kind, check_whole
@@ -24,18 +25,17 @@ from ..engine.storage_queue import PROCESS_QUEUE
 from ..errors import ForkError, MissingError, UsageError
 from ..ranks.gather import Gather
 from ..ranks.place import detect
-from .all_gather import Gathers, Ranks, connect_ranks
 from .background import BackgroundThread, JoinDeadline
-from .flushing import Flush
 from .held_saves import Drain, open_tiers
 from .interval import OVERHEAD, Advice, Costs, Failures, SavePace, advise_interval
 from .loading import Checkpoint, load, open_repository
 from .manifest import Attempt
-from .repository import KEEP_MIN, lock_repository
-from .save import CommittedSave, Save, SaveTarget
+from .repository import WriteLock, describe_writer, lock_repository, make_session
+from .retention import KEEP_MIN, delete_old_after_commit
+from .save import CommittedSave, Gathers, Ranks, Save, SaveTarget, connect_ranks
+from .shards import Flush
 from .staging import Fence, Staging, StateSnapshot, count_staged_bytes, divide_state
 from .tiers import Local, LocalTier, parse_local
-from .write_lock import WriteLock, describe_writer, make_session
 
 Busy = Literal["wait", "skip"]
 
@@ -177,11 +177,10 @@ class Checkpoints:
         step = check_whole("step", step, 0)
         if loader is not None and not hasattr(loader, "state_dict"):
             check_kind("loader", loader, dict, "an object with state_dict, or such a state")
-        if self._is_busy():
+        if self.busy == "skip" and self._is_busy():
             self.skipped += 1
             return False
-        self.wait(until="held")
-        self._pace.record_start(step, began_s)
+        self._wait_until(None, held=True)
         self._count += 1
         attempt = Attempt(self._session, self._count)
         snapshot: StateSnapshot | Exception
@@ -198,27 +197,24 @@ class Checkpoints:
             self._save = save = Save(
                 self._target,
                 step,
-                attempt,
+                str(attempt),
                 snapshot=snapshot,
                 flush=Flush(self._budget),
                 began_s=began_s,
                 blocked_s=time.perf_counter() - began_s,
             )
-            self._start_task(save)
+            # The thread is stored first, so that the next call waits for it if an interrupt comes
+            # during the start.
+            self._task = BackgroundThread("penstock-checkpoint", lambda: self._finish_save(save))
+            self._task.start_awaited()
         except BaseException:
             self._drop_save()
             raise
         if isinstance(snapshot, Exception):
-            self._join_save(JoinDeadline(None))
+            self._wait_until(None, held=True, raises=False)
             self._failure = None  # it is this one, as the ranks tell it
             raise snapshot
         return True
-
-    def _start_task(self, save: Save) -> None:
-        """Start the thread of a save. The thread is stored first, so that the next call waits for
-        it if an interrupt comes during the start."""
-        self._task = BackgroundThread("penstock-checkpoint", lambda: self._finish_save(save))
-        self._task.start_awaited()
 
     def _drop_save(self) -> None:
         """Leave nothing of a save whose thread has not started."""
@@ -252,8 +248,7 @@ class Checkpoints:
         self._staging.reserve(count_staged_bytes(cuts))
 
     def _is_busy(self) -> bool:
-        if self.busy == "wait":
-            return False
+        """Return True if an earlier save is under way on any rank."""
         is_under_way = self._task is not None and self._task.is_alive()
         return any(self._train_ranks.run_together(lambda: is_under_way))
 
@@ -261,7 +256,7 @@ class Checkpoints:
         """Finish a save in the thread behind training. With tiers, it is held, and drained later.
         Returns the error for the next call."""
         try:
-            with save.flush:
+            with closing(save.flush):
                 if self._drain is not None:
                     return self._drain.hold(save)
                 save.write(self._save_ranks)
@@ -274,10 +269,10 @@ class Checkpoints:
             save.free_memory()
 
     def _record_commit(self, save: Save) -> None:
-        self.last = save.describe_commit(self.folder.storage.read_clock())
-        self._pace.record_commit(save.began_s, self.last.blocked_s, self.last.seconds)
+        self.last = last = save.describe_commit(self.folder.storage.read_clock())
+        self._pace.record_commit(save.step, save.began_s, last.blocked_s, last.seconds)
         if self.place.rank == 0:
-            self.folder.delete_old_after_commit(self.keep, save.path)
+            delete_old_after_commit(self.folder, self.keep, save.path)
 
     def wait(
         self,
@@ -294,27 +289,29 @@ class Checkpoints:
                     its memory is free.
         """
         check_choice("until", until, ("committed", "held"))
-        self._wait_until(timeout_s, until == "held")
-        self._raise_failure()
+        self._check_usable(closed=True)
+        self._wait_until(timeout_s, held=until == "held")
         return self.last
 
-    def _wait_until(self, timeout_s: float | None, held: bool = False) -> None:
-        """Wait for the saves under way, or until they are held. Notes the error of a failed
-        save."""
-        self._check_process()
+    def _wait_until(
+        self, timeout_s: float | None, *, held: bool = False, raises: bool = True
+    ) -> None:
+        """Wait for the saves under way, or until they are held. Raises the error of a failed save,
+        once; it is noted for the next call unless `raises`."""
         within = JoinDeadline(timeout_s)
-        self._join_save(within)
+        if self._save is not None and self._task is not None:
+            within.join(self._task, self._save.step)
+            self._failure = self._task.error or self._failure
+            self._task = None
         if self._drain is not None and not held:
             self._drain.settle(within, self._note_failure)
+        if raises:
+            failed, self._failure = self._failure, None
+            if failed is not None:  # no call comes between, and so no interrupt
+                raise failed
 
     def _note_failure(self, error: Exception) -> None:
         self._failure = error
-
-    def _raise_failure(self) -> None:
-        """Raise the error of a save that failed, once."""
-        failed, self._failure = self._failure, None
-        if failed is not None:  # no call comes between, and so no interrupt
-            raise failed
 
     def abandon(self, timeout_s: float | None = None) -> None:
         """Give up the save under way and return soon, once it has ended. The save is not committed,
@@ -325,21 +322,14 @@ class Checkpoints:
                     ended. Neither `close` nor the end of the process waits for the save, and if
                     storage answers later, it is not committed.
         """
+        self._check_usable(closed=True)
         if self._drain is not None:
             self._drain.stop(self._count)
         if self._save is not None and self._task is not None:
             self._save.flush.stop()
             self._task.give_up()
-        self._wait_until(timeout_s)
+        self._wait_until(timeout_s, raises=False)
         self._failure = None
-
-    def _join_save(self, within: JoinDeadline) -> None:
-        """Wait for the thread of the last save, and note its error."""
-        if self._save is None or self._task is None:
-            return
-        within.join(self._task, self._save.step)
-        self._failure = self._task.error or self._failure
-        self._task = None
 
     def advice(
         self,
@@ -439,10 +429,13 @@ class Checkpoints:
         wait for it, and the folder stays locked until the process ends."""
         if not self._released:
             if self._save is None or not self._save.flush.stopped:
-                self._wait_until(timeout_s)
+                self._check_usable(closed=True)
+                self._wait_until(timeout_s, raises=False)
             self._closed = True
             self._release()
-        self._raise_failure()
+        failed, self._failure = self._failure, None
+        if failed is not None:
+            raise failed
 
     def _release(self) -> None:
         """Release memory, tiers and folder. After an interrupt `close` calls this again."""
@@ -463,14 +456,12 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check_usable(self) -> None:
-        self._check_process()
-        if self._closed:
-            raise UsageError("these Checkpoints are closed: make new ones")
-
-    def _check_process(self) -> None:
+    def _check_usable(self, *, closed: bool = False) -> None:
+        """Raise ForkError in a forked process; UsageError once it is closed, unless `closed`."""
         if os.getpid() != self._process:
             raise ForkError(
                 "these Checkpoints belong to the parent process: save there, or make new ones after"
                 " the fork"
             )
+        if self._closed and not closed:
+            raise UsageError("these Checkpoints are closed: make new ones")

@@ -49,7 +49,7 @@ class BlockSum(NamedTuple):
 
 
 def sum_samples(blocks: Sequence[ArrayBlock], ranks: int, attempt: Attempt) -> list[int]:
-    """Sum the sampled lines of each block that all ranks hold; 0 for a small block. The attempt
+    """Sum the sampled lines of each block that several ranks hold; 0 for a small block. The attempt
     decides which lines."""
     samples = [0] * len(blocks)
     large = [

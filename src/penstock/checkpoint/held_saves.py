@@ -20,12 +20,11 @@ from typing import Any, NamedTuple
 
 from ..budget import Budget
 from ..errors import FormatError, MissingError, StorageError
-from .all_gather import Ranks
 from .background import JoinDeadline
-from .flushing import Flush
 from .manifest import Attempt, ShardEntry
 from .repository import LastAttempt
-from .save import Save, SaveTarget, WrittenShard
+from .save import Ranks, Save, SaveTarget, WrittenShard
+from .shards import Flush
 from .storage import CheckpointStorage
 from .tiers import (
     REPOSITORY,
@@ -78,7 +77,7 @@ class Drain:
         """Return when the memory of a save is free on all ranks: the save is held. If this raises,
         nothing of the save stays. Returns the error of an earlier save that is still held."""
         choices, line, ended = self._choose_places(save)
-        self._choice = choice = choices[save.place.rank]
+        self._choice = choice = choices[self._save_ranks.place.rank]
         try:
             written = save.write(self._save_ranks, lambda: self._write_shard(save, choice, line))
             save.hold(self._save_ranks, self._last)
@@ -90,7 +89,7 @@ class Drain:
         self._tasks[save.number] = self._tiers.storage.start_thread(
             "penstock-checkpoint-drain", lambda: self._drain_up_to(save.number, before)
         )
-        if self._save_ranks.gather is self._drain_ranks.gather and save.place.world_size > 1:
+        if self._save_ranks.gather is self._drain_ranks.gather is not None:
             ended = save.number
         failures: list[Exception] = []
         self._tell_failures(ended, failures.append)
@@ -134,18 +133,22 @@ class Drain:
     def _write_shard(self, save: Save, choice: TierChoice, line: list[int]) -> WrittenShard:
         """Write this rank's shard to the chosen place; to the repository if that fails."""
         self._join_saves(line[: choice.after])
-        if choice.place == REPOSITORY:
-            return save.write_straight()
+        place, failed = choice.place, None
+        clock = self._tiers.storage.read_clock
+        began_s = clock()
         budget = Budget(direct="off" if self._budget.direct == "off" else "auto")
-        try:
-            with self._open_flush(save.number, Flush(budget, shared=False)) as flush:
-                return save.write_to_tier(choice.place, flush)
-        except StorageError as error:
-            if error.errno == errno.ECANCELED:
-                raise
-            self._tiers.record_failure(choice.place, error)
-        self._join_saves(line)
-        return save.write_straight()._replace(failed=choice.place)
+        if place != REPOSITORY:
+            try:
+                number, flush = save.number, Flush(budget, shared=False)
+                with self._open_flush(number, flush):
+                    return save.write_shard(place, flush)._replace(seconds=clock() - began_s)
+            except StorageError as error:
+                if error.errno == errno.ECANCELED:
+                    raise
+                self._tiers.record_failure(place, error)
+            self._join_saves(line)
+            failed, began_s = place, clock()
+        return save.write_shard()._replace(seconds=clock() - began_s, failed=failed)
 
     def _record_measurements(self, written: list[WrittenShard]) -> WaitingSave:
         """Record the bytes that the ranks of this host wrote, and their rates. Returns the bytes

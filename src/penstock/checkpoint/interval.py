@@ -22,7 +22,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .. import limits
 from ..arguments import check_fields, check_kind, whole
@@ -221,16 +221,15 @@ _SAVES_KEPT = 8
 """Saves that are remembered: enough for a median that one odd save or pause does not move."""
 
 
-@dataclass(slots=True)
-class _SaveTimes:
+class _SaveTimes(NamedTuple):
     """Times of one save, from its call on: how long it waited for the save before, how long
-    training was blocked, and when it was committed; 0 until then."""
+    training was blocked, and when it was committed."""
 
     step: int
     began_s: float
     waited_s: float
-    blocked_s: float = 0.0
-    seconds: float = 0.0
+    blocked_s: float
+    seconds: float
 
 
 class SavePace:
@@ -243,20 +242,13 @@ class SavePace:
     def __init__(self) -> None:
         self._saves: deque[_SaveTimes] = deque(maxlen=_SAVES_KEPT)
 
-    def record_start(self, step: int, now_s: float) -> None:
-        """Record that `save` was called at this time, when no other save is in memory any more."""
+    def record_commit(self, step: int, began_s: float, blocked_s: float, seconds: float) -> None:
+        """Record that the save which was called at `began_s` was committed `seconds` later, and
+        that training was blocked for `blocked_s`. In the order of the saves."""
         waited_s = 0.0
         if self._saves:
-            waited_s = self._saves[-1].began_s + self._saves[-1].seconds - now_s
-        self._saves.append(_SaveTimes(step, now_s, max(0.0, waited_s)))
-
-    def record_commit(self, began_s: float, blocked_s: float, seconds: float) -> None:
-        """Record that the save that began at `began_s` was committed `seconds` after its call, and
-        that training was blocked for `blocked_s`."""
-        for save in reversed(list(self._saves)):
-            if save.began_s == began_s:
-                save.blocked_s, save.seconds = blocked_s, seconds
-                break
+            waited_s = self._saves[-1].began_s + self._saves[-1].seconds - began_s
+        self._saves.append(_SaveTimes(step, began_s, max(0.0, waited_s), blocked_s, seconds))
 
     def compute_costs(self, step_s: float | None = None, slowdown: float = 0.0) -> Costs:
         """Compute the costs of a save.
@@ -266,14 +258,14 @@ class SavePace:
 
         UsageError before a save was committed, and if the length of steps is not known yet.
         """
-        done = [save for save in self._saves if save.seconds]
+        done = list(self._saves)
         if not done:
             raise UsageError("no save has been committed yet: ask for advice after one")
         if step_s is None:
             steps = [
                 (after.began_s - before.began_s - before.blocked_s) / (after.step - before.step)
-                for before, after in pairwise(self._saves)
-                if before.seconds and after.step > before.step
+                for before, after in pairwise(done)
+                if after.step > before.step
             ]
             if not steps:
                 raise UsageError(

@@ -13,7 +13,6 @@ from ..arguments import check_flag, check_path
 from ..errors import FormatError, MissingError, StateError, UsageError
 from ..ranks.place import Place, detect
 from . import pytree, shards
-from .folder_repository import Folder
 from .manifest import (
     OWN_BLOCK,
     OWN_TREE,
@@ -26,7 +25,7 @@ from .manifest import (
     parse_json,
 )
 from .object_repository import Prefix
-from .repository import CheckpointEntry, Repository
+from .repository import CheckpointEntry, Folder, Repository
 
 _NEARLY_A_URL = re.compile(r"(s3|gs|az|https?):/?(?!/)")
 

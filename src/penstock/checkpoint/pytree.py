@@ -21,7 +21,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple
@@ -47,6 +47,7 @@ class Leaf(NamedTuple):
     extent:   the bytes that it spans from there.
     start:    offset of the element with all indices 0 from `lowest`, in bytes.
     device:   the device that its addresses belong to: "cpu", or the name that torch gives it.
+    packed:   True if its elements are in C order without gaps.
     """
 
     path: str
@@ -60,32 +61,12 @@ class Leaf(NamedTuple):
     extent: int
     start: int
     device: str
+    packed: bool
 
     @property
     def bytes(self) -> int:
         """Bytes of its elements."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.itemsize
-
-
-def describe_array(
-    path: str,
-    kind: str,
-    value: Any,
-    dtype: str,
-    itemsize: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    address: int,
-    device: str = "cpu",
-) -> Leaf:
-    """Describe an array of a state by the address of its first element; see `Leaf`."""
-    lowest, start, extent = address, 0, 0
-    if 0 not in shape and itemsize:
-        reaches = [(count - 1) * stride for count, stride in zip(shape, strides, strict=True)]
-        start = -sum(reach for reach in reaches if reach < 0)
-        lowest, extent = address - start, sum(map(abs, reaches)) + itemsize
-    path = path or "state"
-    return Leaf(path, kind, value, dtype, itemsize, shape, strides, lowest, extent, start, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,38 +144,23 @@ def _encode_node(
         return value
     if kind is float:
         return value if isfinite(value) else {"float": repr(value)}
-    if kind is list:
-        return [_encode_node(v, f"{path}[{i}]", depth + 1, leaves) for i, v in enumerate(value)]
-    if kind is tuple:
-        return {
-            "tuple": [
-                _encode_node(v, f"{path}[{i}]", depth + 1, leaves) for i, v in enumerate(value)
-            ]
-        }
-    if kind is dict and all(type(key) is str for key in value):
-        return {
-            "dict": {
-                k: _encode_node(v, _join_key_path(path, k), depth + 1, leaves)
-                for k, v in value.items()
-            }
-        }
+    if kind in (list, tuple):
+        items = [_encode_node(v, f"{path}[{i}]", depth + 1, leaves) for i, v in enumerate(value)]
+        return items if kind is list else {"tuple": items}
     if kind in (dict, OrderedDict):
-        pairs = [
-            [_encode_key(k, path), _encode_node(v, _join_key_path(path, k), depth + 1, leaves)]
-            for k, v in value.items()
-        ]
+        root = f"{path}." if path else ""
+        children = [_encode_node(v, f"{root}{k}", depth + 1, leaves) for k, v in value.items()]
+        if kind is dict and all(type(key) is str for key in value):
+            return {"dict": dict(zip(value, children, strict=True))}
+        keys = [_encode_key(key, path) for key in value]
+        pairs = [list(pair) for pair in zip(keys, children, strict=True)]
         return {"items" if kind is dict else "ordered": pairs}
     if isinstance(value, np.generic) and value.dtype.kind in _KINDS and not value.dtype.names:
         return {"scalar": [value.dtype.str, value.tobytes().hex()]}
-    leaf = _make_leaf(value, path)
+    leaf = make_leaf(value, path)
     node: dict[str, Any] = {"kind": leaf.kind, "dtype": leaf.dtype, "shape": list(leaf.shape)}
     leaves.append((leaf, node))
     return {"array": node}
-
-
-def _join_key_path(path: str, key: Any) -> str:
-    name = key if type(key) is str else repr(key)
-    return f"{path}.{name}" if path else name
 
 
 def _encode_key(key: Any, path: str) -> Json:
@@ -208,32 +174,39 @@ def _encode_key(key: Any, path: str) -> Json:
     )
 
 
-def _make_leaf(value: Any, path: str) -> Leaf:
-    if type(value) is bytes:
-        value, kind = np.frombuffer(value, np.uint8), "bytes"
-    elif isinstance(value, np.ndarray):
-        kind = "numpy"
+def make_leaf(value: Any, path: str) -> Leaf:
+    """Describe an array, a dense tensor of torch, or bytes; UsageError if it is none of these."""
+    strides: tuple[int, ...]
+    device, kind = "cpu", "numpy"
+    if "torch" in sys.modules and import_tensors().is_tensor(value):  # or there can be none
+        kind = "torch"
+        described = import_tensors().describe_tensor(value, path)
+        value, dtype, size, shape, strides, address, device, packed = described
+    else:
+        if type(value) is bytes:
+            value, kind = np.frombuffer(value, np.uint8), "bytes"
+        if not isinstance(value, np.ndarray):
+            what = f"{type(value).__module__}.{type(value).__qualname__}"
+            raise UsageError(
+                f"{path or 'the state'} is of type {what}, which cannot be saved: save numbers,"
+                " strings, arrays, tensors and containers of them"
+            )
         if type(value) is not np.ndarray or value.dtype.kind not in _KINDS or value.dtype.names:
             raise UsageError(
                 f"{path or 'the state'} is a {type(value).__name__} of {value.dtype}: convert it to"
                 " an array of numbers, times or strings"
             )
-    elif "torch" in sys.modules and import_tensors().is_tensor(value):  # or there can be none
-        return make_tensor_leaf(value, path)
-    else:
-        raise UsageError(
-            f"{path or 'the state'} is of type {type(value).__module__}.{type(value).__qualname__},"
-            " which cannot be saved: save numbers, strings, arrays, tensors and containers of them"
-        )
-    dtype, address = value.dtype, value.ctypes.data
-    return describe_array(
-        path, kind, value, dtype.str, dtype.itemsize, value.shape, value.strides, address
+        dtype, size, shape, strides = value.dtype.str, value.itemsize, value.shape, value.strides
+        address, packed = value.ctypes.data, value.flags.c_contiguous
+    start, extent = 0, 0
+    if 0 not in shape and size:
+        reaches = [(count - 1) * stride for count, stride in zip(shape, strides, strict=True)]
+        start = -sum(reach for reach in reaches if reach < 0)
+        extent = sum(map(abs, reaches)) + size
+    lowest, path = address - start, path or "state"
+    return Leaf(
+        path, kind, value, dtype, size, shape, strides, lowest, extent, start, device, packed
     )
-
-
-def make_tensor_leaf(tensor: Any, path: str) -> Leaf:
-    """Describe a dense tensor of torch; UsageError if it is of another kind."""
-    return describe_array(path, "torch", *import_tensors().describe_tensor(tensor, path))
 
 
 def pack_array(leaf: Leaf) -> Memory:
@@ -275,7 +248,7 @@ def _group_blocks(leaves: list[tuple[Leaf, dict[str, Any]]]) -> list[ArrayBlock]
         name = first.path
         for leaf, node in members:
             node["block"] = name
-            if dense and leaf.strides != _compute_c_strides(leaf.shape, leaf.itemsize):
+            if dense and not leaf.packed:
                 node["strides"] = list(leaf.strides)
             if dense and (at := leaf.lowest + leaf.start - lowest):
                 node["at"] = at
@@ -291,15 +264,6 @@ def _group_blocks(leaves: list[tuple[Leaf, dict[str, Any]]]) -> list[ArrayBlock]
             )
         )
     return blocks
-
-
-def _compute_c_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Compute the strides of an array in C order."""
-    strides = []
-    for count in reversed(shape):
-        strides.append(itemsize)
-        itemsize *= count
-    return tuple(reversed(strides))
 
 
 # -- together --------------------------------------------------------------------------------------
@@ -360,9 +324,7 @@ def _decode_array(node: Mapping[str, Any], memory: Callable[[str], Memory]) -> A
     dtype = _parse_dtype(node["dtype"])
     if 0 in shape or not dtype.itemsize:
         return np.zeros(shape, dtype)
-    return np.ndarray(
-        shape, dtype, block.data, at, strides or _compute_c_strides(shape, dtype.itemsize)
-    )
+    return np.ndarray(shape, dtype, block.data, at, strides)
 
 
 def _parse_count(value: Any) -> int:

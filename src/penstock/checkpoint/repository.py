@@ -1,31 +1,83 @@
 """Repositories: places where checkpoints are committed, loaded from and deleted.
 
-`Folder` is a repository in a file system, `Prefix` one in an object store. A committed checkpoint
-means the same in both. A reader finds whole checkpoints only, whatever fails. Reading needs no
-lock; `start_attempt` and the methods after it need the `WriteLock`.
+`Folder` is a repository in a file system, `Prefix` (`object_repository`) one in an object store. A
+committed checkpoint means the same in both. A reader finds whole checkpoints only, whatever fails.
+Reading needs no lock; `start_attempt` and the methods after it need the `WriteLock`: one job at a
+time has it, and a job that was replaced commits nothing.
 
 A save commits by `Repository.commit`, as the last of its changes: a rename in a folder, one new
-object in an object store. Old checkpoints are deleted after that (`delete_old_after_commit`), but
-never the last `KEEP_MIN`. The next job deletes what dead attempts left (`delete_leftovers`).
+object in an object store. The next job deletes what dead attempts left (`delete_leftovers`).
+
+In a folder:
+
+    .lock                            the job that writes here: a flock if the file system has it,
+                                     and the job's name, which is checked before each commit
+    step-<N>.<sequence>/             a checkpoint; sequence counts commits, whatever their steps
+        rank-<r>.shard, index
+    step-<N>.<attempt>.incomplete/   a save under way, or left by a job that was killed
+
+A checkpoint is made under the last of these names and synced: shards first, then the index, then
+the folder itself. A rename commits it, and is synced too. After a crash, a folder is either a whole
+checkpoint under the name of one, or it is ignored and removed by the next job that writes here. If
+a run went back to an earlier step, its next commit is the latest, as it has the higher sequence.
+
+The deletion of a checkpoint starts with its index: a folder without an index is no checkpoint.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
-from ..errors import DataError, FormatError, MissingError, PenstockError
-from .flushing import Flush
-from .manifest import CheckpointIndex, Memory, Piece, ShardEntry, decode_index
-from .storage import CheckpointStorage
-from .write_lock import WriteLock
+from ..arguments import suggest_path
+from ..engine.atomic_file import storage_errors
+from ..errors import DataError, FormatError, MissingError, StorageError, UsageError
+from .manifest import (
+    SESSION_DIGITS,
+    CheckpointIndex,
+    Memory,
+    Piece,
+    ShardEntry,
+    decode_index,
+    encode_index,
+)
+from .shards import Flush, translate_read_errors
+from .storage import AGAIN, CheckpointStorage, StorageLock
 
+T = TypeVar("T")
+
+INDEX = "index"
+_COMMITTED = re.compile(r"step-(\d+)\.(\d+)")
+_INCOMPLETE = re.compile(r"step-\d+\.[0-9a-z]+\.incomplete")
+_OURS = re.compile(r"index(\.part)?|rank-\d+\.shard")
 _READS_MAX = 3
 """Reads of an index that comes with other damage each time, before it is given up."""
-KEEP_MIN = 2
-"""Checkpoints that are never deleted: if the last one proves damaged, there is another."""
+
+
+class WriteLock(Protocol):
+    """The right of one job to write to a repository."""
+
+    def check(self) -> None:
+        """Raise UsageError if another job has taken over."""
+
+    def close(self) -> None:
+        """Let other jobs write. May be called again."""
+
+
+def make_session() -> str:
+    """Make the name of a session, unique to a job."""
+    return secrets.token_hex(SESSION_DIGITS // 2)
+
+
+def describe_writer(session: str = "") -> bytes:
+    """Describe this process and its session, as locks name them."""
+    where = f"process {os.getpid()} on {os.uname().nodename}"
+    return (f"{where}, session {session}\n" if session else f"{where}\n").encode()
 
 
 class CheckpointEntry(NamedTuple):
@@ -181,39 +233,6 @@ class Repository(ABC):
 
     # -- deleting ----------------------------------------------------------------------------------
 
-    def list_old(self, keep: int, last: str | None = None) -> Sequence[CheckpointEntry]:
-        """List all but the last `keep` checkpoints, never the last two. Checkpoints whose index is
-        damaged, perhaps on its way, are not counted, and go once as many later ones are there.
-
-        last:  the path of the checkpoint that counts as the last; None is the latest.
-        """
-        entries = self.entries()
-        while last is not None and entries and entries[-1].path != last:
-            entries.pop()
-        whole = [entry for entry in entries if entry.step >= 0]
-        least = max(keep, KEEP_MIN)
-        if len(whole) < least:
-            return ()
-        return entries[: entries.index(whole[-least])]
-
-    def delete_old(self, keep: int, last: str | None = None) -> None:
-        """Delete the checkpoints that `list_old` lists."""
-        for entry in self.list_old(keep, last):
-            self.delete(entry)
-
-    def delete_old_after_commit(self, keep: int, path: str) -> None:
-        """Call `delete_old` after a commit; an error becomes a warning.
-
-        path:  of the checkpoint that was committed. Later ones are of a job that has taken over,
-               and keeps as many as it wants.
-        """
-        try:
-            self.delete_old(keep, path)
-        except PenstockError as error:
-            self.storage.warn(
-                f"a checkpoint was committed, but older ones were not removed: {error}"
-            )
-
     @abstractmethod
     def delete(self, entry: CheckpointEntry) -> None:
         """Delete a checkpoint: first its index, then its shards."""
@@ -242,3 +261,240 @@ def lock_repository(repository: Repository, writer: bytes, clear: bool) -> Write
         lock.close()
         raise
     return lock
+
+
+# -- folders -------------------------------------------------------------------------------------
+
+
+class FolderLock:
+    """The lock of the one job that writes to a folder. Raises UsageError if another job has it."""
+
+    def __init__(self, storage: CheckpointStorage, folder: str, writer: bytes) -> None:
+        self.path, self._storage, self._writer = f"{folder}/.lock", storage, writer
+        with storage_errors(self.path, "try again"):
+            self._lock: StorageLock = storage.take_lock(self.path, folder, writer)
+
+    def check(self) -> None:
+        """Raise UsageError if another job has taken over."""
+        writer = b""
+        with contextlib.suppress(FileNotFoundError):
+            writer = self._storage.read_lock(self.path)
+        if writer != self._writer:
+            holder = writer.decode(errors="replace").strip() or "the file is empty or gone"
+            raise UsageError(
+                f"{self.path} belongs to another job now ({holder}): nothing was committed; let one"
+                " job write to the folder"
+            )
+
+    def close(self) -> None:
+        """Let other jobs write. May be called again."""
+        self._lock.close()
+
+
+class Folder(Repository):
+    """Committed checkpoints in a folder. path: relative to the current folder, or absolute."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], storage: CheckpointStorage | None = None
+    ) -> None:
+        super().__init__(os.path.abspath(os.fspath(path)), storage or CheckpointStorage())
+        self._unremoved: list[str] = []  # no checkpoints, and not removed yet
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, make: bool = False) -> Folder:
+        """Open a folder, and make it if `make`; MissingError if there is no such folder."""
+        folder = cls(path)
+        where = folder.path
+        if os.path.isfile(where):
+            raise UsageError(f"{where} is a file: name a folder for the checkpoints")
+        if make:
+            with storage_errors(where, "try again"):
+                os.makedirs(where, exist_ok=True)
+        if not _find_path(folder.storage, os.path.join(where, "")):
+            raise MissingError(
+                f"{where} is not a folder{suggest_path(where)}: name the folder of the checkpoints"
+            )
+        return folder
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def entries(self) -> list[CheckpointEntry]:
+        entries = []
+        for name in self._list_names():
+            path = f"{self.path}/{name}"
+            match = _COMMITTED.fullmatch(name)
+            if match and _find_path(self.storage, f"{path}/{INDEX}"):
+                entries.append(CheckpointEntry(int(match[2]), int(match[1]), path))
+        return sorted(entries)
+
+    def read_index_bytes(self, entry: CheckpointEntry) -> bytes:
+        path = self.index_path(entry)
+        with translate_read_errors(path):
+            return self.storage.read_file(path)
+
+    def index_path(self, entry: CheckpointEntry) -> str:
+        return f"{entry.path}/{INDEX}"
+
+    def committed_s(self, entry: CheckpointEntry) -> float:
+        with translate_read_errors(entry.path):
+            return os.stat(self.index_path(entry)).st_mtime
+
+    def _list_names(self) -> list[str]:
+        with translate_read_errors(self.path):
+            return self.storage.list_folder(self.path)
+
+    # -- committing --------------------------------------------------------------------------------
+
+    def lock(self, writer: bytes | None = None) -> FolderLock:
+        return FolderLock(self.storage, self.path, writer or describe_writer())
+
+    def start_attempt(self, step: int, attempt: str) -> str:
+        path = f"{self.path}/step-{step}.{attempt}.incomplete"
+        with storage_errors(path, AGAIN), contextlib.suppress(FileExistsError):
+            self.storage.make_folder(path)
+        return path
+
+    def write_shard(
+        self, attempt_path: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
+    ) -> ShardEntry:
+        write = self.storage.write_shard
+        return write_synced(
+            self.storage, attempt_path, name, lambda path: write(path, memory, pieces, flush)
+        )
+
+    def copy_shard(self, attempt_path: str, name: str, file: str, flush: Flush) -> None:
+        copy = self.storage.copy_shard
+        write_synced(self.storage, attempt_path, name, lambda path: copy(path, file, flush))
+
+    def commit(self, attempt_path: str, index: CheckpointIndex, lock: WriteLock) -> CheckpointEntry:
+        """Commit as `Repository.commit` says. If only the very last call failed, the sync of a name
+        that exists already, the next commit syncs that name too."""
+        if self._unremoved:
+            self._clear()
+        with storage_errors(attempt_path, AGAIN):
+            for shard in index.shards:
+                size = -1
+                with contextlib.suppress(FileNotFoundError):
+                    size = self.storage.measure_file(f"{attempt_path}/{shard.file}")
+                if size != shard.bytes:
+                    raise StorageError(
+                        f"{attempt_path}: {shard.file} has {size:,} of {shard.bytes:,} bytes: do"
+                        f" all ranks share the folder? {AGAIN}"
+                    )
+            # The highest number in use, also by deletions that were cut off.
+            matches = map(_COMMITTED.fullmatch, self.storage.list_folder(self.path))
+            sequence = max((int(match[2]) for match in matches if match), default=0) + 1
+            path = f"{self.path}/step-{index.step}.{sequence}"
+            write_index(self.storage, attempt_path, encode_index(index))
+            lock.check()
+            try:
+                self.storage.rename(attempt_path, path)
+            except OSError:
+                if self.storage.has_name(attempt_path) or not _find_path(self.storage, path):
+                    raise  # else it is done, and the answer was lost
+        self.storage.sync_folder(
+            self.path, f"save again: {path} is there, but a power cut may take it"
+        )
+        return CheckpointEntry(sequence, index.step, path)
+
+    def sync_names(self) -> None:
+        again = "save again: a power cut may take what was written last"
+        self.storage.sync_folder(self.path, again)
+
+    def abandon(self, attempt_path: str) -> None:
+        """Remove the shards of an attempt. If that fails, the next commit or the next call tries
+        again."""
+        self._clear(attempt_path)
+
+    # -- deleting ----------------------------------------------------------------------------------
+
+    def delete(self, entry: CheckpointEntry) -> None:
+        self._unremoved.append(entry.path)
+        if not self.storage.is_link(entry.path):  # else only the link goes, not its target
+            with storage_errors(entry.path, "try again"):
+                self.storage.remove_file(f"{entry.path}/{INDEX}")
+                self.storage.sync_folder(entry.path, "try again")
+        self._clear()
+
+    def leftovers(self) -> list[str]:
+        committed = {entry.path for entry in self.entries()}
+        return [
+            path
+            for name in self._list_names()
+            if (path := f"{self.path}/{name}") not in committed
+            and (_INCOMPLETE.fullmatch(name) or _COMMITTED.fullmatch(name))
+        ]
+
+    def delete_leftovers(self, lock: WriteLock) -> None:
+        paths = self.leftovers()
+        lock.check()  # no other job had started when these were listed: none is its own
+        for path in paths:
+            self._clear(path)
+
+    def _clear(self, *paths: str) -> None:
+        """Remove folders that are no checkpoints; the next call tries again where this one
+        fails."""
+        remaining, self._unremoved = dict.fromkeys((*self._unremoved, *paths)), []
+        for path in remaining:
+            try:
+                remove_shards_folder(self.storage, path)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                self._unremoved.append(path)
+
+
+# -- folders of shards, also on tiers --------------------------------------------------------------
+
+
+def write_synced(
+    storage: CheckpointStorage, folder: str, name: str, write: Callable[[str], T]
+) -> T:
+    """Write a shard's file and sync its name. After an error the file is removed if possible.
+    Returns the result of `write`, which takes the path."""
+    path = f"{folder}/{name}"
+    with storage_errors(folder, AGAIN):
+        storage.check_own_folder(folder)
+    try:
+        result = write(path)
+        storage.sync_folder(folder, AGAIN)
+    except BaseException:
+        with contextlib.suppress(OSError):  # room for others, who may be about to write here
+            storage.remove_file(path)
+        raise
+    return result
+
+
+def write_index(storage: CheckpointStorage, folder: str, data: bytes) -> None:
+    """Write the index of a folder, whole or not at all. It survives a power cut when this
+    returns."""
+    partial, final = f"{folder}/{INDEX}.part", f"{folder}/{INDEX}"
+    storage.check_own_folder(folder)
+    storage.write_file(partial, data)  # replaces the file of a try that failed
+    storage.rename(partial, final)
+    storage.sync_folder(folder, AGAIN)
+
+
+def remove_shards_folder(storage: CheckpointStorage, path: str) -> None:
+    """Remove a folder of shards and its index; OSError if it contains files of others. A link to a
+    folder is removed, and its target stays."""
+    if storage.is_link(path):
+        storage.remove_file(path)
+        return
+    names = storage.list_folder(path)
+    if INDEX in names:
+        storage.remove_file(f"{path}/{INDEX}")
+    if not path.endswith(".incomplete"):
+        # The index has to be gone first, also after a power cut, and if a killed job removed it.
+        storage.sync_folder(path, "try again")
+    for name in names:
+        if name != INDEX and _OURS.fullmatch(name):
+            storage.remove_file(f"{path}/{name}")
+    storage.remove_folder(path)
+
+
+def _find_path(storage: CheckpointStorage, path: str) -> bool:
+    """Return True if a path exists. StorageError if that is not known: a path that cannot be looked
+    at must not count as gone, or it is removed."""
+    with translate_read_errors(path):
+        return storage.find_path(path)

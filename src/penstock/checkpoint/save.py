@@ -14,8 +14,11 @@
     committed:  the repository has all shards and the index: the save is a checkpoint.
     removed:    the save is no checkpoint, and its files are removed if possible.
 
-All ranks make each transition together (`Ranks.run_together`). One that fails on one rank raises on
-all: a save that is not held is removed then, and a save that is held stays held.
+All ranks make each transition together (`Ranks.run_together`): each sends a text about its part to
+all others, by gloo groups of torch.distributed or by a function of the user. One that fails on one
+rank raises on all: a save that is not held is removed then, and a save that is held stays held. If
+a rank is gone, the others notice: no rank waits for ever, and nothing is committed without all. A
+rank that is alone sends nothing.
 
     thread                       calls
     of the user                  Save, start                 `Checkpoints.save`
@@ -34,21 +37,127 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
-from ..errors import DataError, MissingError, PenstockError, StorageError
+from .. import errors
+from ..errors import DataError, MissingError, PenstockError, StorageError, UsageError, WorkerError
+from ..ranks.gather import Gather
 from ..ranks.place import Place
-from .all_gather import Ranks
+from .background import mark
 from .comparison import build_difference_error
-from .flushing import Flush, lay_out_pieces
-from .manifest import STATE, Attempt, CheckpointIndex, Piece, ShardEntry
+from .manifest import STATE, Attempt, CheckpointIndex, ShardEntry
 from .pytree import encode_content
-from .repository import Repository
+from .repository import Repository, WriteLock
+from .shards import Flush, lay_out_pieces
 from .staging import Staged, StateSnapshot
 from .tiers import REPOSITORY, HeldSave, Tiers, copy_to_repository
-from .write_lock import WriteLock
+
+# -- ranks -----------------------------------------------------------------------------------------
+
+Gathers = tuple[Gather, Gather, Gather]
+"""Three functions that are used at once: by the thread that trains, by the thread behind it, and by
+the threads that drain held saves to the repository."""
+
+
+class Ranks(NamedTuple):
+    """The ranks of a job, as one thread of this rank reaches them. gather: None if it is alone."""
+
+    place: Place
+    gather: Gather | None
+
+    def run_together(
+        self, work: Callable[[], Any], on_failure: Callable[[], None] = lambda: None
+    ) -> list[Any]:
+        """Run `work` on each rank and return the results of all ranks, as JSON has them if there
+        are several. If it raises on any rank, all ranks raise.
+
+        on_failure:  called before that; but not if the exchange itself fails, because other ranks
+                     may have all results then.
+        """
+        value, own_error = None, None
+        try:
+            value = work()
+        except Exception as error:
+            own_error = error
+        error_row = None if own_error is None else [type(own_error).__name__, str(own_error)]
+        rows: list[Any] = [[value, error_row]]
+        if self.gather is not None:
+            text = json.dumps(rows[0])
+            mark("wait for the other ranks")
+            texts = self.gather(text)
+            mark("heard from the other ranks", is_done=True)
+            rows = [json.loads(row) for row in texts]
+        if own_error is not None:
+            on_failure()
+            raise own_error
+        for rank, (_, rank_error) in enumerate(rows):
+            if rank_error is not None:
+                kind = getattr(errors, rank_error[0], WorkerError)
+                on_failure()
+                raise (kind if issubclass(kind, PenstockError) else WorkerError)(
+                    f"rank {rank}: {rank_error[1]}"
+                )
+        return [row for row, _ in rows]
+
+
+def connect_ranks(
+    place: Place, modules: Mapping[str, Any], gather: Gather | Gathers | None
+) -> tuple[Ranks, Ranks, Ranks]:
+    """Choose the functions by which the threads of `Gathers` exchange texts.
+
+    gather:  the user's own; a single one is used by all threads, never by two at once.
+
+    UsageError if there are several ranks and no way to exchange texts.
+    """
+    three = gather if isinstance(gather, tuple) else (gather, gather, gather)
+    if gather is not None and (len(three) != 3 or not all(map(callable, three))):
+        raise UsageError(
+            f"gather is {gather!r:.100}: give a function of a text, which all ranks call, or three"
+        )
+    if place.world_size == 1:
+        alone = Ranks(place, None)
+        return alone, alone, alone
+    if gather is not None:
+        train, save, drain = gather if isinstance(gather, tuple) else (gather, gather, gather)
+        return Ranks(place, train), Ranks(place, save), Ranks(place, drain)
+    distributed = modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        raise UsageError(
+            f"{place.world_size} ranks ({place.source}) save: initialise torch.distributed first,"
+            " or pass gather="
+        )
+    if distributed.get_world_size() != place.world_size:
+        raise UsageError(
+            f"the process group has {distributed.get_world_size()} ranks, the checkpoint"
+            f" {place.world_size} ({place.source}): pass gather="
+        )
+    for_train, for_save, for_drain = (
+        Ranks(place, _make_group_gather(distributed, place)) for _ in range(3)
+    )
+    return for_train, for_save, for_drain
+
+
+def _make_group_gather(distributed: Any, place: Place) -> Gather:
+    group = distributed.new_group(backend="gloo")
+
+    def gather(text: str) -> list[str]:
+        texts: list[Any] = [None] * place.world_size
+        try:
+            distributed.all_gather_object(texts, text, group=group)
+        except RuntimeError as error:  # a connection was lost, or the time-out of the group
+            raise WorkerError(
+                f"rank {place.rank} lost the other ranks ({error!s:.200}): the save was not"
+                " committed; restart the job from the last checkpoint"
+            ) from None
+        return texts
+
+    return gather
+
+
+# -- the save --------------------------------------------------------------------------------------
 
 SaveState = Literal["staged", "written", "held", "committed", "removed"]
 
@@ -95,17 +204,18 @@ class WrittenShard(NamedTuple):
 
     digest:   equal for states that are equal, as far as ranks compare them.
     tier:     where the shard is: the number of a tier, or REPOSITORY.
-    seconds:  how long writing took.
+    seconds:  how long writing took; measured with tiers alone.
     failed:   a tier that failed to take the shard before.
     """
 
     entry: ShardEntry
     digest: str
     tier: int
-    seconds: float
+    seconds: float = 0.0
     failed: int | None = None
 
 
+@dataclass(eq=False)
 class Save:
     """A rank's part of a save. Methods that take `ranks` are called on all ranks.
 
@@ -114,35 +224,29 @@ class Save:
                once the save is held.
     flush:     writes to the repository while the save is not held.
     began_s:   when `Checkpoints.save` was called, by `CheckpointStorage.read_clock`.
-    blocked_s: time for which training waited until the save was begun.
+    blocked_s: time for which training has waited for this save.
+    path:      of the checkpoint, once it is committed.
     """
 
-    def __init__(
-        self,
-        target: SaveTarget,
-        step: int,
-        attempt: Attempt,
-        *,
-        snapshot: StateSnapshot | Exception | None,
-        flush: Flush,
-        began_s: float,
-        blocked_s: float = 0.0,
-    ) -> None:
-        self._target, self.place = target, target.place
-        self.step, self.attempt, self.number = step, str(attempt), attempt.number
-        self.flush = flush
-        self.began_s = began_s
-        self.blocked_s = blocked_s
-        """Time for which training has waited for this save."""
-        self.state: SaveState = "staged"
-        self.path = ""
-        """The place of the checkpoint, once it is committed."""
-        self._snapshot = snapshot
-        self._written: list[WrittenShard] = []  # by rank
-        self._shards: list[tuple[ShardEntry, str | None]] = []  # to drain, with folders on tiers
-        self._index: CheckpointIndex | None = None  # in the first rank only
-        self._attempt_path = ""  # in the repository
-        self._has_tried_commit = False
+    target: SaveTarget
+    step: int
+    attempt: str
+    snapshot: StateSnapshot | Exception | None = field(kw_only=True)
+    flush: Flush = field(kw_only=True)
+    began_s: float = field(kw_only=True)
+    blocked_s: float = field(default=0.0, kw_only=True)
+    state: SaveState = field(default="staged", init=False)
+    path: str = field(default="", init=False)
+    _written: list[WrittenShard] = field(default_factory=list, init=False)
+    """By rank."""
+    _shards: list[tuple[ShardEntry, str | None]] = field(default_factory=list, init=False)
+    """Shards that this rank drains, each with its folder on a tier; None if it is in the
+    repository."""
+    _index: CheckpointIndex | None = field(default=None, init=False)
+    """In the first rank only, once all shards are written."""
+    _attempt_path: str = field(default="", init=False)
+    """In the repository."""
+    _has_tried_commit: bool = field(default=False, init=False)
 
     @classmethod
     def restore(
@@ -157,29 +261,35 @@ class Save:
         held_shards:  those that this rank drains, each with its folder on a tier; None if the shard
                       is in the repository.
         """
-        attempt = Attempt.parse(index.attempt)
-        save = cls(target, index.step, attempt, snapshot=None, flush=flush, began_s=0.0)
+        save = cls(target, index.step, index.attempt, snapshot=None, flush=flush, began_s=0.0)
         save.state, save._index, save._shards = "held", index, list(held_shards)
         return save
+
+    @property
+    def number(self) -> int:
+        """Number of the save in its job."""
+        return Attempt.parse(self.attempt).number
 
     # -- staged ------------------------------------------------------------------------------------
 
     @property
-    def staged(self) -> Staged:
+    def _copy(self) -> StateSnapshot:
         """The copy to be written. Raises the error that prevented it."""
-        return self._get_snapshot().staged
+        if isinstance(self.snapshot, Exception):
+            raise self.snapshot
+        assert self.snapshot is not None, self.state
+        return self.snapshot
 
-    def _get_snapshot(self) -> StateSnapshot:
-        if isinstance(self._snapshot, Exception):
-            raise self._snapshot
-        assert self._snapshot is not None, self.state
-        return self._snapshot
+    @property
+    def staged(self) -> Staged:
+        """The memory of the copy, complete. Raises the error that prevented it."""
+        return self._copy.staged
 
     def free_memory(self) -> None:
         """Let the next save use the staging memory. May be called again."""
-        if isinstance(self._snapshot, StateSnapshot):
-            self.blocked_s += self._snapshot.waited_s
-        self._snapshot = None
+        if isinstance(self.snapshot, StateSnapshot):
+            self.blocked_s += self.snapshot.waited_s
+        self.snapshot = None
 
     # -- written -----------------------------------------------------------------------------------
 
@@ -189,60 +299,39 @@ class Save:
         """Write and sync the shards of all ranks. Returns the reports of all ranks. UsageError if
         their states differ: see `comparison`.
 
-        write_shard:  calls `write_to_tier` or `write_straight`, the default.
+        write_shard:  calls the method of this name; None writes straight to the repository.
         """
-        rows = self._run_together(ranks, write_shard or self.write_straight)
+        rows = self._run_together(ranks, write_shard or self.write_shard)
         self._written = [WrittenShard(ShardEntry(*row[0]), *row[1:]) for row in rows]
         if any(shard.digest != self._written[0].digest for shard in self._written):
-            rank_rows = self._run_together(ranks, self._get_sums)
+            rank_rows = self._run_together(ranks, lambda: self._copy.sums)
             self.remove()
             raise build_difference_error(self.step, rank_rows)
-        own = self._written[self.place.rank]
+        own = self._written[self.target.place.rank]
         self._shards = [(own.entry, self._get_tier_folder(own.tier))]
         self._enter("written")
         return self._written
 
-    def _get_sums(self) -> Any:
-        return self._get_snapshot().sums
-
-    def write_straight(self) -> WrittenShard:
-        """Write this rank's shard to the repository."""
-        repository = self._target.repository
-        began_s = repository.storage.read_clock()
-        pieces = self._list_pieces()
-        self._attempt_path = repository.start_attempt(self.step, self.attempt)
-        entry = repository.write_shard(
-            self._attempt_path, self._shard_name, self.staged.memory, pieces, self.flush
-        )
-        return self._report_shard(entry, REPOSITORY, began_s)
-
-    def write_to_tier(self, tier: int, flush: Flush) -> WrittenShard:
-        """Write this rank's shard to a tier."""
-        began_s = self._target.repository.storage.read_clock()
-        pieces, name = self._list_pieces(), self._shard_name
-        tiers, memory = self._get_tiers(), self.staged.memory
-        entry = tiers.write_shard(tier, self.step, self.attempt, name, memory, pieces, flush)
-        return self._report_shard(entry, tier, began_s)
-
-    def _report_shard(self, entry: ShardEntry, tier: int, began_s: float) -> WrittenShard:
-        seconds = self._target.repository.storage.read_clock() - began_s
+    def write_shard(self, tier: int = REPOSITORY, flush: Flush | None = None) -> WrittenShard:
+        """Write this rank's shard to the repository, or to a tier."""
+        copy, name, repository = self._copy, self._shard_name, self.target.repository
+        blocks, memory, flush = copy.parts.blocks, copy.staged.memory, flush or self.flush
+        pieces = [cut.make_piece(blocks[cut.block], name) for cut in copy.cuts]
+        pieces = lay_out_pieces(pieces, copy.staged.checksums)
+        if tier == REPOSITORY:
+            self._attempt_path = repository.start_attempt(self.step, self.attempt)
+            entry = repository.write_shard(self._attempt_path, name, memory, pieces, flush)
+        else:
+            entry = self._get_tiers().write_shard(
+                tier, self.step, self.attempt, name, memory, pieces, flush
+            )
         self.flush.check()
-        rows = json.dumps(self._get_snapshot().sums)
-        return WrittenShard(entry, hashlib.sha256(rows.encode()).hexdigest(), tier, seconds)
+        sums = json.dumps(copy.sums) if self.target.place.world_size > 1 else ""
+        return WrittenShard(entry, hashlib.sha256(sums.encode()).hexdigest(), tier)
 
     @property
     def _shard_name(self) -> str:
-        return f"rank-{self.place.rank}.shard"
-
-    def _list_pieces(self) -> list[Piece]:
-        """List the pieces of the shard in order; raises as `staged` does."""
-        snapshot = self._get_snapshot()
-        blocks = snapshot.parts.blocks
-        pieces = [
-            cut.make_piece(blocks[cut.block].name, blocks[cut.block].kind, self._shard_name)
-            for cut in snapshot.cuts
-        ]
-        return lay_out_pieces(pieces, snapshot.staged.checksums)
+        return f"rank-{self.target.place.rank}.shard"
 
     # -- held --------------------------------------------------------------------------------------
 
@@ -253,28 +342,23 @@ class Save:
         """
 
         def put_index() -> None:
-            if self._target.lock is not None:
+            if self.target.lock is not None:
                 self._index = self._build_index()
                 if any(shard.tier == REPOSITORY for shard in self._written):
-                    self._target.repository.sync_names()
+                    self.target.repository.sync_names()
                 self._get_tiers().put_index(HeldSave(after, self._index))
 
         # If the exchange fails, others may take the save for held: what is on the tiers stays.
-        outcomes = ranks.exchange_outcomes(put_index)
-        try:
-            outcomes.take_results()
-        except Exception:
-            self.remove()
-            raise
+        ranks.run_together(put_index, on_failure=self.remove)
         self.free_memory()
         self._enter("held")
 
     def _build_index(self) -> CheckpointIndex:
         """Build the index of all ranks' shards."""
         self.flush.check()
-        content = encode_content(self._get_snapshot().parts)
-        ranks, entries = len(self._written), tuple(shard.entry for shard in self._written)
-        return CheckpointIndex(self.step, self.attempt, ranks, STATE, entries, content)
+        entries = tuple(shard.entry for shard in self._written)
+        content = encode_content(self._copy.parts)
+        return CheckpointIndex(self.step, self.attempt, len(entries), STATE, entries, content)
 
     # -- committed ---------------------------------------------------------------------------------
 
@@ -302,7 +386,7 @@ class Save:
     def _find_commit(self) -> str | None:
         """Return the path of the checkpoint if the save was committed although its commit raised an
         error. StorageError if that is not known."""
-        repository = self._target.repository
+        repository = self.target.repository
         if self._index is None:
             return None
         try:
@@ -319,7 +403,7 @@ class Save:
     def _copy_shards(
         self, open_flush: Callable[[], AbstractContextManager[Flush]]
     ) -> tuple[int, float]:
-        repository = self._target.repository
+        repository = self.target.repository
         path = self._attempt_path = repository.start_attempt(self.step, self.attempt)
         copied_bytes, seconds = 0, 0.0
         for shard, folder in self._shards:
@@ -336,42 +420,42 @@ class Save:
 
     def commit(self, ranks: Ranks) -> None:
         """Make the save a checkpoint: the shards of all ranks are in the repository."""
-        repository, lock = self._target.repository, self._target.lock
-
-        def commit_index() -> str | None:
-            if lock is None:
-                return None
-            index = self._index or self._build_index()
-            try:
-                return repository.commit(self._attempt_path, index, lock).path
-            except DataError as error:
-                if self.state != "held":
-                    raise
-                raise StorageError(str(error)) from None  # what is held is whole
-
-        paths = self._run_together(ranks, commit_index)
+        paths = self._run_together(ranks, self._commit_index)
         self._end_commit(paths[0])
+
+    def _commit_index(self) -> str | None:
+        """Commit in the first rank, which has the lock, and return the path of the checkpoint."""
+        repository, lock = self.target.repository, self.target.lock
+        if lock is None:
+            return None
+        index = self._index or self._build_index()
+        try:
+            return repository.commit(self._attempt_path, index, lock).path
+        except DataError as error:
+            if self.state != "held":
+                raise
+            raise StorageError(str(error)) from None  # what is held is whole
 
     def _end_commit(self, path: str) -> None:
         self.path = path
         self.free_memory()
         self._enter("committed")
-        if self._target.tiers is not None:
-            self._target.tiers.remove(self.step, self.attempt)
+        if self.target.tiers is not None:
+            self.target.tiers.remove(self.step, self.attempt)
 
     def describe_commit(self, now_s: float) -> CommittedSave:
         """Describe the save just after its commit."""
-        size = self._written[self.place.rank].entry.bytes
+        size = self._written[self.target.place.rank].entry.bytes
         return CommittedSave(self.step, self.path, size, self.blocked_s, now_s - self.began_s)
 
     # -- removed -----------------------------------------------------------------------------------
 
     def remove(self) -> None:
         """Remove everything written of the save; errors are ignored. All ranks call it."""
-        if self._target.tiers is not None:
-            self._target.tiers.remove(self.step, self.attempt)
-        if self._target.lock is not None:  # also what others have written where this rank failed
-            repository = self._target.repository
+        if self.target.tiers is not None:
+            self.target.tiers.remove(self.step, self.attempt)
+        if self.target.lock is not None:  # also what others have written where this rank failed
+            repository = self.target.repository
             with contextlib.suppress(PenstockError):
                 path = self._attempt_path or repository.start_attempt(self.step, self.attempt)
                 repository.abandon(path)
@@ -394,8 +478,8 @@ class Save:
         self.state = state
 
     def _get_tiers(self) -> Tiers:
-        assert self._target.tiers is not None
-        return self._target.tiers
+        assert self.target.tiers is not None
+        return self.target.tiers
 
     def _get_tier_folder(self, tier: int) -> str | None:
         if tier == REPOSITORY:

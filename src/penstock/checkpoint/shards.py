@@ -1,20 +1,34 @@
-"""Reading of shards: their pieces are located, and every byte is checked against its checksum."""
+"""Shards: writing them in turns behind training, and reading them, with every byte checked against
+its checksum.
+
+The budget sets the rate of a write, and so does the broker if there is one: checkpoints of the jobs
+that share storage take turns there, see `TransferPermit`. Both may change during a write. If the
+process's queue has a bound, each turn is a request there, behind reads that a rank waits for.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
+from ..budget import Budget
 from ..engine.native import crc32c
-from ..engine.storage_queue import PROCESS_QUEUE, Turn
-from ..engine.threads import ThreadPool
+from ..engine.storage_queue import PROCESS_QUEUE, Turn, number_file
+from ..engine.threads import ThreadPool, WakeUp
 from ..errors import DataError, MissingError, StorageError
-from .flushing import ShardSource
+from ..sharing.client import find_socket
+from ..sharing.transfer_permit import TransferPermit
+from .background import mark
 from .manifest import (
     TRAILER_BYTES,
     Memory,
@@ -26,8 +40,191 @@ from .manifest import (
     pad_length,
 )
 
+TURN_BYTES_MAX = 32 << 20
+"""Bytes of a write, at most: the kernel cuts it into requests that the device takes, all under way
+at once."""
+_TURN_BYTES_MIN = 1 << 20
+_TURN_S = 0.1
+"""Time of the rate that one write uses."""
 _READ_BYTES = 4 << 20
 """Bytes that are read and summed at a time, while the processor's caches hold them."""
+
+
+# -- writing in turns ------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Flush:
+    """The turns of writing one shard, once. `adopt` and `stop` may be called by another thread
+    during the write. The code that makes a flush closes it.
+
+    shared:   True if others use the storage, so that the broker is asked, if there is one.
+    stopped:  True once `stop` was called.
+    """
+
+    budget: Budget
+    shared: bool = field(default=True, kw_only=True)
+    stopped: bool = field(default=False, init=False)
+    _due_s: float = field(default=0.0, init=False)
+    """When what was written so far should have taken until."""
+    _permit: TransferPermit | None = field(default=None, init=False)
+    _turn: Turn | None = field(default=None, init=False)
+    _is_writing: bool = field(default=False, init=False)
+    """True from the first turn to the last."""
+    _process_rate: float | None = field(default=None, init=False)
+    """The rate of all reads and writes of this process, as the queue was told."""
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+    _news: WakeUp = field(default_factory=WakeUp, init=False)
+    """Wakes the thread that writes."""
+
+    def adopt(self, budget: Budget) -> None:
+        """Change the rate, from the next turn on."""
+        with self._lock:
+            self.budget = budget
+            self._due_s = 0.0  # what was owed at the old rate is not waited for
+            self._bound_process()
+        self._news.send()
+
+    def stop(self) -> None:
+        """End the writes soon, with ECANCELED; a system call that hangs is not interrupted."""
+        with self._lock:
+            self.stopped = True
+            turn = self._turn
+        self._news.send()
+        if turn is not None:
+            turn.give_up()
+        self.close()
+
+    def check(self) -> None:
+        """Raise StorageError, ECANCELED, if `stop` was called."""
+        if self.stopped:
+            failed = StorageError("the save was abandoned: nothing was committed")
+            failed.errno = errno.ECANCELED
+            raise failed
+
+    def close(self) -> None:
+        """Tell the broker that the writes are over. May be called again."""
+        if self._permit is not None:
+            self._permit.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def take_turns(
+        self, size: int, file: int | None = None
+    ) -> Generator[tuple[int, int], None, None]:
+        """Divide the bytes of a write into turns [start, stop): whole MiB, or the rest. Waits until
+        a turn may be written; a turn ends when the next one is asked for. Raises as `check` does.
+
+        file:  descriptor of the file that is written, if it is one.
+        """
+        start = 0
+        try:
+            self._is_writing = True
+            if self.budget.process_bytes_per_s is not None:
+                self._bound_process()
+            while start < size:
+                mark("wait for a turn to write")
+                length, turn = self._wait_for_rate(size - start), None
+                if self.shared:
+                    self._wait_for_broker(length, size - start)
+                    if PROCESS_QUEUE.is_bounded:
+                        turn = self._wait_in_queue(length, file, start)
+                written_bytes = 0
+                try:
+                    yield start, start + length
+                    written_bytes = length
+                finally:
+                    if turn is None:
+                        PROCESS_QUEUE.count("write", "checkpoint", written_bytes)
+                    else:
+                        turn.end(written_bytes)
+                start += length
+        finally:
+            with self._lock:
+                self._is_writing = False
+                if self._process_rate is not None:
+                    self._bound_process()
+
+    def _bound_process(self) -> None:
+        """Bound what the process draws from storage by the budget, while bytes are written."""
+        with self._lock:
+            is_bound = self._is_writing and self.shared
+            self._process_rate = self.budget.process_bytes_per_s if is_bound else None
+            PROCESS_QUEUE.limit(self, self._process_rate)
+
+    def _wait_for_rate(self, left_bytes: int) -> int:
+        """Wait until the budget's rate allows another turn, and return its bytes."""
+        while True:
+            with self._lock:
+                self.check()
+                rate = self.budget.bytes_per_s
+                now_s = time.monotonic()
+                self._due_s = max(self._due_s, now_s - _TURN_S)
+                if rate is None or self._due_s <= now_s:
+                    process_rate = PROCESS_QUEUE.bytes_per_s if self.shared else None
+                    slowest = min(rate or math.inf, process_rate or math.inf)
+                    whole = int(min(slowest * _TURN_S, TURN_BYTES_MAX)) & -_TURN_BYTES_MIN
+                    length = min(left_bytes, max(_TURN_BYTES_MIN, whole))
+                    if rate is not None:
+                        self._due_s += length / rate
+                    return length
+                wait_s = self._due_s - now_s
+            self._news.wait(wait_s)
+
+    def _wait_for_broker(self, length: int, left_bytes: int) -> None:
+        """Wait until the broker allows a turn. left_bytes: of the whole write."""
+        if self._permit is None:
+            socket = find_socket(os.environ)
+            if socket is None or not socket.exists():
+                return
+            with self._lock:  # `stop` closes the permit, or is found by `check`
+                self.check()
+                self._permit = TransferPermit(left_bytes)
+        self._permit.wait(length)
+
+    def _wait_in_queue(self, length: int, file: int | None, offset: int) -> Turn:
+        """Wait until it is the turn of these bytes in the process's queue."""
+        number = None if file is None else number_file(file)
+        turn = PROCESS_QUEUE.put("write", "checkpoint", length, file=number, offset=offset)
+        with self._lock:  # `stop` either finds the turn, or is found by `check`
+            self._turn = turn
+        try:
+            self.check()
+            turn.wait()
+            self.check()
+        except BaseException:
+            turn.end(0)
+            raise
+        return turn
+
+
+def lay_out_pieces(pieces: Sequence[Piece], checksums: Sequence[int]) -> list[Piece]:
+    """Return the pieces with their offsets in the file, one after the other, and their
+    checksums."""
+    placed, at = [], 0
+    for piece, crc in zip(pieces, checksums, strict=True):
+        placed.append(piece._replace(offset=at, crc32c=crc))
+        at += piece.padded_bytes
+    return placed
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+class ShardSource(Protocol):
+    """A shard that is open to be read, by one thread."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the shard."""
+
+    def read(self, into: Memory, at: int) -> int:
+        """Fill memory with the bytes from `at` on. Returns the bytes read: fewer only at the
+        end."""
 
 
 class ShardStorage:
@@ -170,10 +367,11 @@ def allocate_block(size: int) -> Memory:
 # -- shards in files -------------------------------------------------------------------------------
 
 
-class _File(NamedTuple):
+class ShardFile(NamedTuple):
     """A shard in a file, open to be read."""
 
     file: int
+    path: str
 
     @property
     def bytes(self) -> int:
@@ -187,14 +385,21 @@ class _File(NamedTuple):
             filled += count
         return filled
 
+    def read_turn(self, memory: Memory, at: int) -> Memory:
+        """Fill memory with the bytes from `at` on; FormatError if the file became shorter."""
+        with translate_read_errors(self.path):
+            if self.read(memory, at) < len(memory):
+                raise build_damage_error(self.path, "it became shorter while it was copied")
+        return memory
+
 
 @contextlib.contextmanager
-def open_shard_file(path: str) -> Iterator[ShardSource]:
+def open_shard_file(path: str) -> Iterator[ShardFile]:
     """Open a shard in a file. MissingError if there is none."""
     with translate_read_errors(path):
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            yield _File(file)
+            yield ShardFile(file, path)
         finally:
             os.close(file)
 

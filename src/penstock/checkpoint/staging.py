@@ -61,10 +61,10 @@ class Cut(NamedTuple):
     def bytes(self) -> int:
         return self.stop - self.start
 
-    def make_piece(self, name: str, dtype: str, file: str, offsets: Sequence[int] = ()) -> Piece:
+    def make_piece(self, block: ArrayBlock, file: str) -> Piece:
         """Make the piece of a shard that holds these bytes, still without its place in the shard
-        and its checksum. offsets: of the block in its whole, if it is a chunk."""
-        return Piece(name, dtype, (self.bytes,), (*offsets, self.start), file, 0, self.bytes, 0)
+        and its checksum."""
+        return Piece(block.name, block.kind, (self.bytes,), (self.start,), file, 0, self.bytes, 0)
 
 
 class Staged(NamedTuple):
@@ -112,22 +112,24 @@ class Staging:
             self._memory[:: mmap.PAGESIZE] = 0
         return self._memory[:size]
 
-    def stage(self, blocks: Sequence[ArrayBlock], cuts: Sequence[Cut]) -> Staged:
-        """Copy these parts of the blocks; the state may change once this returns."""
-        return self.fill(self.reserve(count_staged_bytes(cuts)), blocks, cuts)
-
-    def fill(
+    def stage(
         self,
-        memory: Memory,
         blocks: Sequence[ArrayBlock],
         cuts: Sequence[Cut],
         *,
+        start: int = 0,
+        room: int = 0,
         behind: bool = False,
     ) -> Staged:
-        """Copy these parts of the blocks into a part of the staging memory.
+        """Copy these parts of the blocks; the state may change once this returns.
 
+        start:   offset of the copy in the staging memory; what was staged before it stays if there
+                 was room for both.
+        room:    bytes to take behind the copy.
         behind:  True copies on this thread alone, because training goes on meanwhile.
         """
+        size = count_staged_bytes(cuts)
+        memory = self.reserve(start + size + room)[start : start + size]
         apart = {
             number: pack_array(blocks[number].leaves[0])
             for number in {cut.block for cut in cuts}
@@ -150,14 +152,19 @@ class Staging:
             at += pad_length(cut.bytes)
         if devices:
             import_tensors().wait_for_copies(devices)
+        sums = np.zeros(len(cuts), np.uint32)
+        lengths = np.array([cut.bytes for cut in cuts], np.int64)
         threads = 1 if behind else self._threads
-        return _copy_parts(addresses, [cut.bytes for cut in cuts], memory, threads)
+        sources = np.array(addresses, np.uint64)
+        _core.pack_extents(sources, lengths, ALIGNMENT, memory, threads, sums)
+        return Staged(memory, sums.tolist())
 
     def collect(self, arrays: Sequence[Memory]) -> Staged:
         """Copy these arrays in the same way."""
-        memory = self.reserve(sum(pad_length(len(array)) for array in arrays))
-        addresses = [array.ctypes.data for array in arrays]
-        return _copy_parts(addresses, [len(array) for array in arrays], memory, self._threads)
+        blocks = [
+            ArrayBlock("", len(array), array.ctypes.data, "cpu", (), True) for array in arrays
+        ]
+        return self.stage(blocks, [Cut(i, 0, len(array)) for i, array in enumerate(arrays)])
 
     def close(self) -> None:
         """Give the memory back; a later call may take it again."""
@@ -175,13 +182,6 @@ def count_staged_bytes(cuts: Sequence[Cut]) -> int:
     return sum(pad_length(cut.bytes) for cut in cuts)
 
 
-def _copy_parts(addresses: list[int], lengths: list[int], memory: Memory, threads: int) -> Staged:
-    sums = np.zeros(len(lengths), np.uint32)
-    sources = np.array(addresses, np.uint64), np.array(lengths, np.int64)
-    _core.pack_extents(*sources, ALIGNMENT, memory, threads, sums)
-    return Staged(memory, sums.tolist())
-
-
 # -- division among the ranks ----------------------------------------------------------------------
 
 
@@ -192,9 +192,11 @@ def divide_state(
     the blocks of this rank alone are the last."""
     split = split_state({"state": state, "loader": loader})
     sizes, ranks = [block.bytes for block in split.blocks], place.world_size
-    piece_bytes = choose_piece_bytes(sizes, ranks)
-    shares = divide_blocks(sizes, ranks, piece_bytes, limits.checkpoint_first_rank_bytes)
-    cuts = shares[place.rank]
+    if ranks == 1:
+        cuts = cut_blocks(sizes, limits.checkpoint_piece_bytes)
+    else:
+        small, piece_bytes = limits.checkpoint_first_rank_bytes, choose_piece_bytes(sizes, ranks)
+        cuts = divide_blocks(sizes, ranks, piece_bytes, small)[place.rank]
     if per_rank is None:
         return split, cuts
     own = _split_own(per_rank)
@@ -219,60 +221,46 @@ def choose_piece_bytes(sizes: Sequence[int], ranks: int) -> int:
     return most if ranks == 1 else pad_length(min(most, max(least, fair)))
 
 
-def _cut_block(block: int, size: int, piece_bytes: int) -> list[Cut]:
+def cut_blocks(sizes: Sequence[int], piece_bytes: int) -> list[Cut]:
+    """Cut blocks into pieces of at most `piece_bytes`."""
     return [
-        Cut(block, start, min(start + piece_bytes, size)) for start in range(0, size, piece_bytes)
+        Cut(block, start, min(start + piece_bytes, size))
+        for block, size in enumerate(sizes)
+        for start in range(0, size, piece_bytes)
     ]
 
 
-def cut_blocks(sizes: Sequence[int], piece_bytes: int) -> list[Cut]:
-    """Cut blocks into pieces of at most `piece_bytes`."""
-    return [cut for block, size in enumerate(sizes) for cut in _cut_block(block, size, piece_bytes)]
-
-
 def divide_blocks(
-    sizes: Sequence[int], ranks: int, piece_bytes: int, first_rank_bytes: int = 0
-) -> list[list[Cut]]:
-    """Divide blocks that all ranks have: the cuts of each rank, in the order of the blocks. sizes:
-    bytes of each block. first_rank_bytes: blocks with fewer are the first rank's."""
-    cuts = cut_blocks(sizes, piece_bytes)
-    small = [cut for cut in cuts if sizes[cut.block] < first_rank_bytes]
-    shares: list[list[Cut]] = [small, *([] for _ in range(ranks - 1))]
-    loads = [(sum(cut.bytes for cut in small) if rank == 0 else 0, rank) for rank in range(ranks)]
-    heapq.heapify(loads)
-    large = [cut for cut in cuts if sizes[cut.block] >= first_rank_bytes]
-    for cut in sorted(large, key=lambda cut: (-cut.bytes, cut)):
-        load, rank = loads[0]
-        heapq.heapreplace(loads, (load + cut.bytes, rank))
-        shares[rank].append(cut)
-    return [sorted(share) for share in shares]
-
-
-def divide_held_blocks(
     sizes: Sequence[int],
-    holders: Sequence[Sequence[int]],
     ranks: int,
     piece_bytes: int,
     first_rank_bytes: int = 0,
+    holders: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Cut]]:
-    """Divide blocks as `divide_blocks` does, if not all ranks have all blocks. holders: the ranks
-    that have each block.
+    """Divide blocks: the cuts of each rank, in the order of the blocks. sizes: bytes of each block.
 
-    A block that only one rank has, or that is small, is the first holder's: it is not cut, and
-    counts before the rest is divided.
+    holders:  the ranks that have each block; None: all have all.
+
+    A block that only one rank has, or that is below `first_rank_bytes`, is the first holder's: it
+    is not cut, and counts before the rest is divided.
     """
     shares: list[list[Cut]] = [[] for _ in range(ranks)]
-    loads = [0] * ranks
-    cuts = []
-    for block, (size, block_holders) in enumerate(zip(sizes, holders, strict=True)):
-        if len(block_holders) == 1 or size < first_rank_bytes:
-            loads[block_holders[0]] += size
-            shares[block_holders[0]] += [Cut(block, 0, size)] if size else []
-        else:
-            cuts += _cut_block(block, size, piece_bytes)
+    loads, whole = [0] * ranks, set()
+    for block, size in enumerate(sizes):
+        if size < first_rank_bytes or (holders is not None and len(holders[block]) == 1):
+            whole.add(block)
+            first = 0 if holders is None else holders[block][0]
+            loads[first] += size
+            shares[first] += [Cut(block, 0, size)] if size else []
+    cuts = [cut for cut in cut_blocks(sizes, piece_bytes) if cut.block not in whole]
+    heap = sorted(zip(loads, range(ranks), strict=True))
     for cut in sorted(cuts, key=lambda cut: (-cut.bytes, cut)):
-        rank = min(holders[cut.block], key=lambda rank: (loads[rank], rank))
-        loads[rank] += cut.bytes
+        if holders is None:
+            load, rank = heap[0]
+            heapq.heapreplace(heap, (load + cut.bytes, rank))
+        else:
+            rank = min(holders[cut.block], key=lambda rank: (loads[rank], rank))
+            loads[rank] += cut.bytes
         shares[rank].append(cut)
     return [sorted(share) for share in shares]
 
@@ -297,11 +285,11 @@ class StateSnapshot:
         ranks: int,
         attempt: Attempt,
     ) -> None:
-        self._samples = sum_samples(_list_common_blocks(split), ranks, attempt)
-        now, later = fence.divide_cuts(split.blocks, cuts)
-        end = count_staged_bytes(now)
-        self._memory = staging.reserve(count_staged_bytes(cuts))
-        self._first = staging.fill(self._memory[:end], split.blocks, now)
+        common = [block for block in split.blocks if block.kind == STATE_BLOCK]
+        self._samples = sum_samples(common, ranks, attempt) if ranks > 1 else [0] * len(common)
+        now, later = fence.divide_cuts(split.blocks, cuts) if fence.is_attached else ([*cuts], [])
+        room = count_staged_bytes(later) if later else 0
+        self._first = staging.stage(split.blocks, now, room=room)
         bare = tuple(replace(block, leaves=()) for block in split.blocks)
         self.parts, self.cuts = SplitState(split.skeleton, bare), now + later
         self._staging, self._later, self._fence = staging, later, fence
@@ -316,31 +304,28 @@ class StateSnapshot:
     @cached_property
     def sums(self) -> list[BlockSum]:
         """The blocks that all ranks hold, as ranks compare them."""
-        return describe_blocks(_list_common_blocks(self.parts), self._samples)
+        common = [block for block in self.parts.blocks if block.kind == STATE_BLOCK]
+        return describe_blocks(common, self._samples)
 
     @cached_property
     def staged(self) -> Staged:
         """The whole copy. The first access copies what the fence protects, and takes it down."""
         if not self._later:
             return self._first
-        rest = self._memory[len(self._first.memory) :]
+        start = len(self._first.memory)
         try:
             with import_tensors().use_side_streams(self._marks):
-                second = self._staging.fill(rest, self._blocks, self._later, behind=True)
+                second = self._staging.stage(self._blocks, self._later, start=start, behind=True)
         finally:
             self._fence.take_down()
             self._blocks.clear()
-        return Staged(self._memory, self._first.checksums + second.checksums)
+        memory = self._staging.reserve(start + len(second.memory))
+        return Staged(memory, self._first.checksums + second.checksums)
 
     @property
     def waited_s(self) -> float:
         """Time for which optimizers have waited for this copy."""
         return self._fence.waited_s if self._later else 0.0
-
-
-def _list_common_blocks(parts: SplitState) -> list[ArrayBlock]:
-    """List the blocks that all ranks hold."""
-    return [block for block in parts.blocks if block.kind == STATE_BLOCK]
 
 
 # -- the fence -------------------------------------------------------------------------------------
@@ -356,6 +341,11 @@ class Fence:
         self._news = WakeUp()  # of who waits
         self.waited_s = 0.0
         """Time for which optimizers have waited since the fence was put up."""
+
+    @property
+    def is_attached(self) -> bool:
+        """True if the steps of an optimizer wait here."""
+        return bool(self._optimizers)
 
     def attach(self, optimizer: Any) -> None:
         """Make the steps of an optimizer of torch wait at this fence."""

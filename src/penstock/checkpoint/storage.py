@@ -9,36 +9,46 @@ end before any call: the calls made until then are all that is left of it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from .. import limits
-from ..engine.atomic_file import sync_folder, write_all
+from ..engine.atomic_file import storage_errors, sync_folder, write_all
 from ..engine.object_client import Bucket, ObjectInfo, ObjectRefused, retry_until
 from ..engine.store import map_in_threads
 from ..errors import MissingError, PenstockError, StorageError, UsageError
 from ..own_files import check_own_folder, open_new, open_own
 from ..ranks.gather import machine_identity
 from . import shards
-from .background import BackgroundThread, mark_done, mark_point
-from .flushing import Flush, ShardSource
+from .background import BackgroundThread, mark
 from .manifest import Memory, Piece, ShardEntry, encode_manifest
+from .shards import TURN_BYTES_MAX, Flush, ShardSource
+
+AGAIN = "save again: nothing was committed"
+"""Remedy for a save that failed, once the cause is gone."""
+_PAGE = 4096
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 T = TypeVar("T")
 
 
 @contextlib.contextmanager
 def _mark(verb: str, past: str, what: str) -> Iterator[None]:
-    mark_point(f"{verb} {what}")
+    mark(f"{verb} {what}")
     yield
-    mark_done(f"{past} {what}")
+    mark(f"{past} {what}", is_done=True)
 
 
 class StorageLock(Protocol):
@@ -107,9 +117,7 @@ class CheckpointStorage(shards.ShardStorage):
         """Return True if a name exists, even as a link that leads nowhere."""
         return os.path.lexists(path)
 
-    def check_own_folder(self, path: str) -> None:
-        """Raise UsageError if a folder that penstock made was replaced by something else."""
-        check_own_folder(path)
+    check_own_folder = staticmethod(check_own_folder)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file or a folder."""
@@ -149,29 +157,96 @@ class CheckpointStorage(shards.ShardStorage):
 
     def write_file(self, path: str, data: bytes, sync: bool = True) -> None:
         """Write a file, and sync it if `sync`. A file with this name is replaced."""
-        mark_point(f"write {path}")
+        mark(f"write {path}")
         file = open_new(path)
         try:
             write_all(file, data, 0)
             if sync:
-                mark_point(f"sync {path}")
+                mark(f"sync {path}")
                 os.fsync(file)
         finally:
             os.close(file)
-        mark_done(f"wrote {path}")
+        mark(f"wrote {path}", is_done=True)
 
     def write_shard(
-        self, path: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
+        self, path: str, memory: Memory, pieces: Sequence[Piece], flush: Flush, sync: bool = True
     ) -> ShardEntry:
-        """Write the file of a shard and sync its content, not its name: see `Flush.write`.
-        FileExistsError if there is one."""
-        return flush.write(path, memory, pieces)
+        """Write the file of a shard and sync its content, not its name. FileExistsError if there is
+        one. After an error or `Flush.stop`, a part of the file may be there.
+
+        memory:  page-aligned; the pieces, each with its zeros behind it, and nothing else.
+        pieces:  as `lay_out_pieces` returns them.
+        """
+        end, crc = encode_manifest(pieces, len(memory))
+        self._write(path, len(memory), lambda at, stop: memory[at:stop], end, flush, sync)
+        return ShardEntry(os.path.basename(path), len(memory) + len(end), crc)
 
     def copy_shard(self, path: str, source: str, flush: Flush) -> None:
         """Copy a file of this host to the file of a shard, and sync its content. A file with this
         name is replaced."""
         with shards.open_shard_file(source) as file:
-            flush.copy(path, file)
+            memory = np.frombuffer(mmap.mmap(-1, min(file.bytes, TURN_BYTES_MAX) or 1), np.uint8)
+            with storage_errors(path, AGAIN), contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+            def read(at: int, stop: int) -> Memory:
+                return file.read_turn(memory[: stop - at], at)
+
+            self._write(path, file.bytes, read, b"", flush, True)
+
+    def _write(
+        self,
+        path: str,
+        size: int,
+        read: Callable[[int, int], Memory],
+        end: bytes,
+        flush: Flush,
+        sync: bool,
+    ) -> None:
+        """Write a file in turns, past the page cache if the budget and the file system allow it.
+
+        read:  returns the bytes of a turn [start, stop), page-aligned.
+        end:   what follows them in the file.
+        """
+        with storage_errors(path, AGAIN), ExitStack() as files:
+            mark(f"create {path}")
+            flags = os.O_WRONLY | os.O_CLOEXEC
+            file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)  # no link is followed
+            files.callback(os.close, file)
+            mark(f"reserve {path}")
+            # A full disk is noticed before anything is written. os.posix_fallocate is not used: it
+            # writes all bytes if the file system does not know the call.
+            if size and _libc.fallocate(file, 0, ctypes.c_int64(0), ctypes.c_int64(size)) != 0:
+                code = ctypes.get_errno()
+                if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                    raise OSError(code, os.strerror(code))
+            direct, is_direct = -1, flush.budget.direct != "off" and size >= _PAGE
+            for start, stop in files.enter_context(closing(flush.take_turns(size, file))):
+                mark(f"write {path} from byte {start:,} on")
+                data = read(start, stop)
+                whole = len(data) // _PAGE * _PAGE if is_direct else 0
+                try:
+                    if whole and direct < 0:
+                        direct = os.open(path, flags | os.O_DIRECT | os.O_NOFOLLOW)
+                        files.callback(os.close, direct)
+                    if whole:
+                        write_all(direct, data[:whole].data, start)
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+                    if flush.budget.direct == "required":
+                        raise UsageError(
+                            f"Budget.direct is 'required' but the file system of {path} refuses"
+                            " it: use 'auto'"
+                        ) from None
+                    is_direct, whole = False, 0  # some refuse only when it comes to writing
+                write_all(file, data[whole:].data, start + whole)
+            mark(f"end {path}")
+            write_all(file, end, size)
+            mark(f"sync {path}")
+            if sync:
+                os.fdatasync(file)
+            mark(f"synced {path}", is_done=True)
 
     def take_lock(self, path: str, folder: str, writer: bytes) -> StorageLock:
         """Lock a folder for this process and write the writer's name to the lock file. UsageError
@@ -285,44 +360,46 @@ class ObjectStorage(CheckpointStorage):
     ) -> ShardEntry:
         """Write a shard to an object, whole or not at all. url: in messages."""
         end, crc = encode_manifest(pieces, len(memory))
-        size = len(memory) + len(end)
-
-        def read_turns() -> Generator[memoryview, None, None]:
-            with closing(flush.take_turns(len(memory))) as turns:
-                for at, stop in turns:
-                    yield memory[at:stop].data
-            yield memoryview(end)
-
-        with closing(read_turns()) as parts:
-            self._upload(key, url, parts, size)
-        return ShardEntry(key.rpartition("/")[2], size, crc)
+        self._upload(key, url, len(memory), lambda at, stop: memory[at:stop], end, flush)
+        return ShardEntry(key.rpartition("/")[2], len(memory) + len(end), crc)
 
     def upload_file(self, key: str, url: str, source: str, flush: Flush) -> None:
         """Copy a file of this host to an object, whole or not at all."""
         with shards.open_shard_file(source) as file:
-            size = file.bytes
 
-            def read_turns() -> Generator[memoryview, None, None]:
-                with closing(flush.take_turns(size)) as turns:
-                    for at, stop in turns:
-                        memory = shards.allocate_block(stop - at)[: stop - at]
-                        if file.read(memory, at) < len(memory):
-                            raise StorageError(f"{source} became shorter while it was copied")
-                        yield memory.data
+            def read(at: int, stop: int) -> Memory:
+                return file.read_turn(np.empty(stop - at, np.uint8), at)
 
-            with closing(read_turns()) as parts:
-                self._upload(key, url, parts, size)
+            self._upload(key, url, file.bytes, read, b"", flush)
 
-    def _upload(self, key: str, url: str, data: Iterator[memoryview], size: int) -> None:
-        with _mark("put", "uploaded", url):
-            if size <= limits.object_part_bytes:
+    def _upload(
+        self,
+        key: str,
+        url: str,
+        size: int,
+        read: Callable[[int, int], Memory],
+        end: bytes,
+        flush: Flush,
+    ) -> None:
+        """Write an object in turns: the bytes that `read` returns for each, and the end."""
+
+        def read_turns() -> Generator[memoryview, None, None]:
+            with closing(flush.take_turns(size)) as turns:
+                for start, stop in turns:
+                    yield read(start, stop).data
+            if end:
+                yield memoryview(end)
+
+        size_all = size + len(end)
+        with closing(read_turns()) as data, _mark("put", "uploaded", url):
+            if size_all <= limits.object_part_bytes:
                 whole_data = b"".join(data)
                 _ask(lambda: self._bucket.put(key, whole_data))
                 return
             try:
-                self._bucket.upload(key, data, size)
+                self._bucket.upload(key, data, size_all)
             except ObjectRefused:
-                if not self._is_uploaded(key, size):
+                if not self._is_uploaded(key, size_all):
                     raise
 
     def _is_uploaded(self, key: str, size: int) -> bool:

@@ -20,8 +20,9 @@ def is_tensor(value: Any) -> bool:
 
 
 def describe_tensor(tensor: torch.Tensor, path: str) -> tuple[Any, ...]:
-    """Return the arguments of `pytree.describe_array` after the kind, for a dense tensor;
-    UsageError if it is of another kind."""
+    """Return a dense tensor's value without its history, dtype, bytes of an element, shape, strides
+    in bytes, address, device, and True if its elements are in C order without gaps; UsageError if
+    it is of another kind."""
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not plain or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         raise UsageError(
@@ -32,7 +33,8 @@ def describe_tensor(tensor: torch.Tensor, path: str) -> tuple[Any, ...]:
     size = value.element_size()
     strides = tuple(stride * size for stride in value.stride())
     dtype = str(value.dtype).removeprefix("torch.")
-    return value, dtype, size, tuple(value.shape), strides, value.data_ptr(), str(value.device)
+    device, packed = str(value.device), value.is_contiguous()
+    return value, dtype, size, tuple(value.shape), strides, value.data_ptr(), device, packed
 
 
 def pack_tensor(tensor: torch.Tensor) -> Memory:

@@ -23,14 +23,11 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from ..arguments import check_fields, file_path, whole
 from ..engine.atomic_file import storage_errors
 from ..errors import DataError, FormatError, StorageError, UsageError
-from .all_gather import Ranks
-from .flushing import Flush
-from .folder_repository import INDEX, remove_shards_folder, write_index, write_synced
 from .manifest import (
     CheckpointIndex,
     Memory,
@@ -41,10 +38,19 @@ from .manifest import (
     seal,
     unseal,
 )
-from .repository import Repository
-from .shards import translate_read_errors
+from .repository import (
+    INDEX,
+    FolderLock,
+    Repository,
+    remove_shards_folder,
+    write_index,
+    write_synced,
+)
+from .shards import Flush, translate_read_errors
 from .storage import CheckpointStorage
-from .write_lock import FolderLock
+
+if TYPE_CHECKING:
+    from .save import Ranks
 
 # -- the choice of a tier --------------------------------------------------------------------------
 

@@ -141,15 +141,16 @@ def prune(
       penstock checkpoint prune s3://bucket/run --leftovers
     """
     from ..checkpoint.loading import open_repository
+    from ..checkpoint.retention import delete_old, list_old
 
     place = open_repository(folder)
     collecting = leftovers or not place.takes_over
     lock = place.lock() if collecting and not dry_run else None
     try:
-        gone = [entry.path for entry in place.list_old(keep)]
+        gone = [entry.path for entry in list_old(place, keep)]
         left = place.leftovers()
         if not dry_run:
-            place.delete_old(keep)
+            delete_old(place, keep)
         if lock is not None:
             place.delete_leftovers(lock)
     finally:

@@ -250,9 +250,9 @@ class PenstockWriter:
         ]
         budget = Budget(direct="auto" if fsync else "off")
         with stage_name(path) as temporary, Flush(budget) as flush:
-            flush.write(
-                temporary, staged.memory, lay_out_pieces(pieces, staged.checksums), sync=fsync
-            )
+            pieces = lay_out_pieces(pieces, staged.checksums)
+            storage = Folder(os.path.dirname(path)).storage
+            storage.write_shard(temporary, staged.memory, pieces, flush, sync=fsync)
 
     def load(self, path: str) -> State:
         with translate_errors(path):

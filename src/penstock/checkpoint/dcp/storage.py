@@ -43,20 +43,19 @@ from ...errors import StorageError, UsageError
 from .. import pytree, tensors
 from ..background import JoinDeadline
 from ..comparison import build_values_error, sum_samples
-from ..flushing import Flush, lay_out_pieces
 from ..loading import open_repository, resolve_path
 from ..manifest import Attempt, CheckpointIndex, Memory, Piece, pad_length
-from ..repository import KEEP_MIN, Repository, lock_repository
-from ..staging import (
-    Cut,
-    Staged,
-    Staging,
-    choose_piece_bytes,
-    count_staged_bytes,
-    divide_held_blocks,
+from ..repository import (
+    Repository,
+    WriteLock,
+    describe_writer,
+    lock_repository,
+    make_session,
 )
-from ..write_lock import WriteLock, describe_writer, make_session
-from .metadata import BYTES, DCP, LOADER, encode_metadata
+from ..retention import KEEP_MIN, delete_old_after_commit
+from ..shards import Flush, lay_out_pieces
+from ..staging import Cut, Staged, Staging, choose_piece_bytes, count_staged_bytes, divide_blocks
+from .reading import BYTES, DCP, LOADER, encode_metadata
 
 _REST_BYTES = 1 << 20
 """Bytes kept behind staged tensors for values that are no tensors; if those take more, all is
@@ -218,8 +217,8 @@ class Writer(StorageWriter, AsyncStager):
         _map_state(state_dict, "", add_block, lambda value: value)
         arena = self._storage._take_arena()
         cuts, loader_cuts = _cut_whole(blocks), _cut_whole(self._loader.blocks)
-        arena.reserve(count_staged_bytes(cuts) + count_staged_bytes(loader_cuts) + _REST_BYTES)
-        staged = arena.stage(blocks, cuts)
+        room = count_staged_bytes(loader_cuts) + _REST_BYTES
+        staged = arena.stage(blocks, cuts, room=room)
         parts = staged.split(cuts)
         self._places = {
             part.ctypes.data: (len(part), crc)
@@ -299,7 +298,7 @@ class Writer(StorageWriter, AsyncStager):
         sizes = [_count_item_bytes(item) for item in items]
         item_holders = [holders.get(item.index, [rank]) for item, rank in planned.values()]
         largest, small = choose_piece_bytes(sizes, len(plans)), limits.checkpoint_first_rank_bytes
-        shares = divide_held_blocks(sizes, item_holders, len(plans), largest, small)
+        shares = divide_blocks(sizes, len(plans), largest, small, item_holders)
         shared = {
             item.index
             for item, size, ranks in zip(items, sizes, item_holders, strict=True)
@@ -372,7 +371,7 @@ class Writer(StorageWriter, AsyncStager):
         index = CheckpointIndex(self._step, self._attempt, len(entries), DCP, entries, content)
         entry = repository.commit(self._attempt_path, index, lock)
         self._attempt_path, self._committed = "", True
-        repository.delete_old_after_commit(self._storage.keep, entry.path)
+        delete_old_after_commit(repository, self._storage.keep, entry.path)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -506,7 +505,11 @@ class _ShardLayout:
 
     def add(self, number: int, cut: Cut, dtype: str, offsets: Sequence[int]) -> None:
         self.cuts.append(cut._replace(block=number))
-        self.pieces.append(cut.make_piece(self.blocks[number].name, dtype, self._file, offsets))
+        start = (*offsets, cut.start)
+        piece = Piece(
+            self.blocks[number].name, dtype, (cut.bytes,), start, self._file, 0, cut.bytes, 0
+        )
+        self.pieces.append(piece)
 
     def add_raw(self, name: str, data: Memory, dtype: str) -> None:
         self.blocks.append(pytree.ArrayBlock(name, len(data), data.ctypes.data, "cpu", (), True))
@@ -535,9 +538,8 @@ def _get_local_tensor(tensor: Any) -> torch.Tensor:
 
 def _make_block(tensor: Any, name: str) -> pytree.ArrayBlock:
     """Describe this rank's part of a tensor as a block."""
-    leaf = pytree.make_tensor_leaf(_get_local_tensor(tensor), name)
-    dense = leaf.value.is_contiguous()
-    return pytree.ArrayBlock(leaf.path, leaf.bytes, leaf.lowest, leaf.device, (leaf,), dense)
+    leaf = pytree.make_leaf(_get_local_tensor(tensor), name)
+    return pytree.ArrayBlock(leaf.path, leaf.bytes, leaf.lowest, leaf.device, (leaf,), leaf.packed)
 
 
 def _map_state(
