@@ -1,4 +1,5 @@
-"""python -m benchmarks.walk [--time]: the walk of one batch of an .npy file through the loader.
+"""python -m benchmarks.walk [--time | save]: the walk of one batch of an .npy file through the
+loader, or of one save to its commit.
 
 `for batch in Loader(penstock.open("x.npy"), 32)`, one process, no cache, no decode, steady state.
 
@@ -14,12 +15,22 @@ hops     functions of the library between `next` of a new iterator and the engin
 With `--time` it prints the processor time in ns that the user's thread needs for a batch of 256
 samples of 4 KiB, without the reading: the engine's core is replaced by one that reports each ticket
 as read. Runs of two versions of the library are compared in alternation.
+
+With `save` it prints the walk of `Checkpoints.save`: one rank, a folder, no tiers, no broker, a
+small tree of arrays, the third save of its job. Counted are the functions of the library that
+start between the call of `save` and the return of `Repository.commit`, in both threads, each once,
+in the order of their first call; and their modules. Not counted are properties, the `__init__` of
+dataclasses, and the comprehensions, generator expressions and lambdas in a function, which are
+parts of it. The functions of other folders that checkpoints call are listed after those of
+`penstock.checkpoint`.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
+import threading
 import time
 import tracemalloc
 from collections import Counter
@@ -31,6 +42,7 @@ import numpy as np
 
 import penstock
 from penstock import Loader
+from penstock.checkpoint import Checkpoints
 
 _BATCHES = 1024
 _KEPT = 512
@@ -143,6 +155,52 @@ def measure_time(loader: Loader, epochs: int) -> int:
     return sorted(times)[len(times) // 2]
 
 
+def list_save_calls(folder: Path) -> list[str]:
+    """List the functions that a save goes through until it is committed, by module and name."""
+    calls: dict[str, None] = {}
+    is_committed = False
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal is_committed
+        code = frame.f_code
+        if is_committed or "/penstock/" not in code.co_filename:
+            return
+        if event == "return" and code.co_qualname == "Folder.commit":
+            is_committed = True
+        elif event == "call" and "<" not in code.co_name and not _is_property(frame):
+            calls[f"{_shorten(code.co_filename)} {code.co_qualname}"] = None
+
+    state = {"weights": np.arange(1 << 18, dtype=np.float32), "step": 1}
+    with Checkpoints(folder, rank=0, world_size=1) as checkpoints:
+        for step in range(2):
+            checkpoints.save(step, state)
+            checkpoints.wait()
+        threading.setprofile(note)
+        sys.setprofile(note)
+        checkpoints.save(2, state)
+        sys.setprofile(None)
+        checkpoints.wait()
+        threading.setprofile(None)  # type: ignore[arg-type]
+    return list(calls)
+
+
+def _is_property(frame: FrameType) -> bool:
+    """True for the getter of a property of the object that a frame has as its `self`."""
+    owner, name = type(frame.f_locals.get("self")), frame.f_code.co_name
+    return isinstance(getattr(owner, name, None), property | functools.cached_property)
+
+
+def print_save(folder: Path) -> None:
+    """Print the walk of a save."""
+    calls = list_save_calls(folder)
+    own = [name for name in calls if name.startswith("checkpoint/")]
+    others = [name for name in calls if name not in own]
+    print("\n".join([*own, "", *others, ""]))
+    for what, names in (("penstock.checkpoint", own), ("the library", calls)):
+        modules = {name.partition(" ")[0] for name in names}
+        print(f"functions of {what}: {len(names)} in {len(modules)} modules")
+
+
 def _shorten(path: str) -> str:
     return path.rpartition("penstock/")[2].rpartition("site-packages/")[2]
 
@@ -150,6 +208,9 @@ def _shorten(path: str) -> str:
 def main() -> None:
     """Print the walk, or the time."""
     with tempfile.TemporaryDirectory() as folder:
+        if "save" in sys.argv:
+            print_save(Path(folder))
+            return
         if "--time" in sys.argv:
             with make_loader(Path(folder), 256, 1024, 200) as loader:
                 print(measure_time(loader, 15))

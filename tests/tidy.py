@@ -82,7 +82,7 @@ them."""
 BUDGETS = {
     "": 1_823,
     "cache": 4_250,
-    "checkpoint": 7_012,
+    "checkpoint": 6_740,
     "cli": 2_553,
     "convert": 2_865,
     "dataset": 4_824,

@@ -192,11 +192,11 @@ def test_a_file_is_put_as_it_is(place: Place, tmp_path: Path) -> None:
         data = np.random.default_rng(size).bytes(size)
         (tmp_path / "file").write_bytes(data)
         with Flush(Budget()) as flush:
-            home.copy_shard(begun, "rank-0.shard", str(tmp_path / "file"), flush)
+            home.write_shard(begun, "rank-0.shard", str(tmp_path / "file"), flush)
         assert place.read("step-3.abc/rank-0.shard") == data
     assert home.leftovers() == [begun]
     with Flush(Budget()) as flush, pytest.raises(MissingError, match="nowhere"):
-        home.copy_shard(begun, "rank-1.shard", str(tmp_path / "nowhere"), flush)
+        home.write_shard(begun, "rank-1.shard", str(tmp_path / "nowhere"), flush)
     home.abandon(begun)
     assert place.objects() == {}
 

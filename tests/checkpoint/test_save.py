@@ -42,7 +42,7 @@ def begin(target: SaveTarget, number: int = 1) -> Save:
     return Save(
         target,
         number,
-        str(attempt),
+        attempt.name,
         snapshot=snapshot,
         flush=Flush(Budget()),
         began_s=0.0,

@@ -80,10 +80,8 @@ _WRITES = frozenset(
     {
         "write_file",
         "write_shard",
-        "copy_shard",
         "put_object",
         "upload_shard",
-        "upload_file",
         "make_folder",
     }
 )
@@ -99,7 +97,7 @@ _APART = frozenset(
 )
 """Calls of which storage knows nothing, and what the threads of a process ask for."""
 _REQUESTS = OBJECT_CALLS - _READS
-_SYNCS = frozenset({"sync_folder", "write_file", "write_shard", "copy_shard"})
+_SYNCS = frozenset({"sync_folder", "write_file", "write_shard"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,12 +396,12 @@ class CheckpointCluster:
                 each.close()
 
     def _make_save(self, target: Any, step: int, attempt: Any, staging: Any) -> Any:
-        split, cuts = _divide_state(str(attempt), step, target.place)
+        split, cuts = _divide_state(attempt.name, step, target.place)
         snapshot = StateSnapshot(
             split, list(cuts), staging, Fence(), target.place.world_size, attempt
         )
         return self._parts.Save(
-            target, step, str(attempt), snapshot=snapshot, flush=self._flush, began_s=0.0
+            target, step, attempt.name, snapshot=snapshot, flush=self._flush, began_s=0.0
         )
 
     def _save(self, process: _Process, save: Any, ranks: Any, drain: Any, on_commit: Any) -> None:
@@ -685,7 +683,7 @@ class CheckpointCluster:
         if call.name in ("check_shard", "read_pieces", "find_whole_shards"):
             raise StorageError("storage cannot be read")
         refusal = OSError(code, "No space left on device" if is_full else "Input/output error")
-        if call.name in ("write_shard", "copy_shard", "sync_folder"):
+        if call.name in ("write_shard", "sync_folder"):
             with storage_errors(call.args[0]):
                 raise refusal
         raise refusal

@@ -30,7 +30,6 @@ OBJECT_CALLS = frozenset(
         "put_object",
         "delete_objects",
         "upload_shard",
-        "upload_file",
         "list_objects",
         "fetch_objects",
     }
@@ -149,20 +148,13 @@ class VirtualFiles:
     def write_file(self, path: str, data: bytes, sync: bool = True) -> None:
         self._write(path, data, sync)
 
-    def write_shard(
-        self, path: str, memory: Any, pieces: Sequence[manifest.Piece], flush: Any
-    ) -> manifest.ShardEntry:
-        data, entry = encode_shard(path.rpartition("/")[2], memory, pieces)
+    def write_shard(self, path: str, content: Any, flush: Any) -> manifest.ShardEntry:
+        data, entry = encode_shard(path.rpartition("/")[2], content, self.read_shard)
         with storage_errors(path):
-            if self._look_up(path) is not None:
+            if self._look_up(path) is not None and not isinstance(content, str):
                 raise FileExistsError(errno.EEXIST, "File exists", path)
             self._write(path, data, True)
         return entry
-
-    def copy_shard(self, path: str, source: str, flush: Any) -> None:
-        data = self.read_shard(source)
-        with storage_errors(path):
-            self._write(path, data, True)
 
     def rename(self, source: str, target: str) -> None:
         self._rename(source, target)
@@ -369,15 +361,10 @@ class VirtualBucket:
             self.objects.pop(key, None)
         self.changed.update(keys)
 
-    def upload_shard(
-        self, key: str, url: str, memory: Any, pieces: Sequence[manifest.Piece], flush: Any
-    ) -> manifest.ShardEntry:
-        data, entry = encode_shard(key.rpartition("/")[2], memory, pieces)
+    def upload_shard(self, key: str, url: str, content: Any, flush: Any) -> manifest.ShardEntry:
+        data, entry = encode_shard(key.rpartition("/")[2], content, self._read_file)
         self._put(key, data)
         return entry
-
-    def upload_file(self, key: str, url: str, source: str, flush: Any) -> None:
-        self._put(key, self._read_file(source))
 
     # -- what a run does with them -------------------------------------------------------------
 
@@ -445,9 +432,13 @@ def _get_key(url: str) -> str:
 
 
 def encode_shard(
-    name: str, memory: Any, pieces: Sequence[manifest.Piece]
+    name: str, content: Any, read_file: Callable[[str], bytes]
 ) -> tuple[bytes, manifest.ShardEntry]:
-    """Return the bytes of a shard, and its entry."""
+    """Return the bytes of a shard, and its entry. content: see `shards.ShardContent`."""
+    if isinstance(content, str):
+        data = read_file(content)
+        return data, manifest.ShardEntry(name, len(data), 0)
+    memory, pieces = content
     end, crc = manifest.encode_manifest(pieces, len(memory))
     return memory.tobytes() + end, manifest.ShardEntry(name, len(memory) + len(end), crc)
 

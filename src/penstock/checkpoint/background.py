@@ -10,8 +10,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from ..arguments import check_number
 from ..engine.threads import WakeUp, start_threads
 from ..errors import StalledError
 
@@ -84,24 +84,22 @@ def _join_threads() -> None:
 os.register_at_fork(after_in_child=_awaited.clear)
 
 
+@dataclass(frozen=True)
 class JoinDeadline:
-    """A time limit for several joins together; None is no limit."""
+    """A time limit for several joins together, from now on; None is no limit."""
 
-    def __init__(self, timeout_s: float | None) -> None:
-        if timeout_s is not None:
-            check_number("timeout_s", timeout_s, infinite=True)
-        self._timeout_s = timeout_s
-        self._began_s = time.monotonic()
+    timeout_s: float | None
+    _began_s: float = field(default_factory=time.monotonic)
 
     def join(self, thread: threading.Thread, step: int) -> None:
         """Wait for the end of a thread that saves a step; StalledError after the time limit."""
-        if self._timeout_s is None:
+        if self.timeout_s is None:
             thread.join()
             return
-        left_s = self._timeout_s - (time.monotonic() - self._began_s)
+        left_s = self.timeout_s - (time.monotonic() - self._began_s)
         thread.join(min(max(left_s, 0.0), threading.TIMEOUT_MAX))
         if thread.is_alive():
-            raise build_stall_error(thread, step, self._timeout_s)
+            raise build_stall_error(thread, step, self.timeout_s)
 
 
 # -- points ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, Literal, Self, get_args
 
-from ..arguments import check_choice, check_kind, check_whole
+from ..arguments import check_choice, check_kind, check_number, check_whole
 from ..budget import Budget
 from ..engine.storage_queue import PROCESS_QUEUE
 from ..errors import ForkError, MissingError, UsageError
@@ -34,7 +34,7 @@ from .repository import WriteLock, describe_writer, lock_repository, make_sessio
 from .retention import KEEP_MIN, delete_old_after_commit
 from .save import CommittedSave, Gathers, Ranks, Save, SaveTarget, connect_ranks
 from .shards import Flush
-from .staging import Fence, Staging, StateSnapshot, count_staged_bytes, divide_state
+from .staging import Fence, Staging, StateSnapshot, divide_state
 from .tiers import Local, LocalTier, parse_local
 
 Busy = Literal["wait", "skip"]
@@ -180,7 +180,8 @@ class Checkpoints:
         if self.busy == "skip" and self._is_busy():
             self.skipped += 1
             return False
-        self._wait_until(None, held=True)
+        if self._task is not None or self._failure is not None:
+            self._wait_until(None, held=True)
         self._count += 1
         attempt = Attempt(self._session, self._count)
         snapshot: StateSnapshot | Exception
@@ -197,7 +198,7 @@ class Checkpoints:
             self._save = save = Save(
                 self._target,
                 step,
-                str(attempt),
+                attempt.name,
                 snapshot=snapshot,
                 flush=Flush(self._budget),
                 began_s=began_s,
@@ -245,7 +246,7 @@ class Checkpoints:
         self._check_usable()
         self.wait()
         _, cuts = divide_state(state, None, self.place, per_rank)
-        self._staging.reserve(count_staged_bytes(cuts))
+        self._staging.reserve(sum(cut.padded_bytes for cut in cuts))
 
     def _is_busy(self) -> bool:
         """Return True if an earlier save is under way on any rank."""
@@ -298,6 +299,8 @@ class Checkpoints:
     ) -> None:
         """Wait for the saves under way, or until they are held. Raises the error of a failed save,
         once; it is noted for the next call unless `raises`."""
+        if timeout_s is not None:
+            check_number("timeout_s", timeout_s, infinite=True)
         within = JoinDeadline(timeout_s)
         if self._save is not None and self._task is not None:
             within.join(self._task, self._save.step)

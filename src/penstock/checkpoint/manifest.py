@@ -36,6 +36,8 @@ STATE_BLOCK, OWN_BLOCK, OWN_TREE = "uint8", "per-rank", "per-rank tree"
 rank's own state, and the description of that."""
 
 _VERSION = 1
+_HEAD = "penstock {} {} {} {:08x}\n"
+"""Line before a document: its kind, the version, and length and checksum of the JSON."""
 SESSION_DIGITS = 8
 _TRAILER = struct.Struct("<8sQ")  # magic, where the manifest begins
 _MAGIC = b"PENSHARD"
@@ -84,12 +86,13 @@ class Attempt(NamedTuple):
     session: str
     number: int
 
-    def __str__(self) -> str:
+    @property
+    def name(self) -> str:
         return f"{self.session}{self.number:x}"
 
     @classmethod
     def parse(cls, name: str) -> Attempt:
-        """Parse what `str` gives."""
+        """Parse a name."""
         return cls(name[:SESSION_DIGITS], int(name[SESSION_DIGITS:] or "0", 16))
 
 
@@ -108,6 +111,12 @@ class CheckpointIndex(NamedTuple):
     shards: tuple[ShardEntry, ...]
     content: Any
 
+    @property
+    def encoded(self) -> bytes:
+        """The bytes of its file."""
+        document = self._asdict() | {"shards": [list(shard) for shard in self.shards]}
+        return seal("checkpoint", document)
+
 
 def pad_length(length: int) -> int:
     """Round a length up to a multiple of ALIGNMENT."""
@@ -121,13 +130,13 @@ def seal(kind: str, document: Any) -> bytes:
     """Encode a document with a seal that shows whether it is whole; equal documents give equal
     bytes."""
     body = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
-    return _format_head(kind, body) + body
+    return _HEAD.format(kind, _VERSION, len(body), crc32c(body)).encode() + body
 
 
 def unseal(kind: str, data: bytes, where: str) -> Any:
     """Decode a sealed document; FormatError if any byte was altered or is missing."""
     head, _, body = data.partition(b"\n")
-    if head + b"\n" != _format_head(kind, body):
+    if head + b"\n" != _HEAD.format(kind, _VERSION, len(body), crc32c(body)).encode():
         raise build_damage_error(where, f"its {kind} does not match the checksum before it")
     return parse_json(body, where)
 
@@ -138,10 +147,6 @@ def parse_json(body: bytes, where: str) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise _build_content_error(where, f"it is not JSON ({error!s:.100})") from None
-
-
-def _format_head(kind: str, body: bytes) -> bytes:
-    return f"penstock {kind} {_VERSION} {len(body)} {crc32c(body):08x}\n".encode()
 
 
 def build_damage_error(where: str, how: str) -> FormatError:
@@ -276,12 +281,6 @@ def decode_pieces(manifest: bytes, file: str, begin: int, where: str) -> tuple[P
 
 
 # -- the index -------------------------------------------------------------------------------------
-
-
-def encode_index(index: CheckpointIndex) -> bytes:
-    """Encode an index as the bytes of its file."""
-    document = index._asdict() | {"shards": [list(shard) for shard in index.shards]}
-    return seal("checkpoint", document)
 
 
 def decode_index(data: bytes, where: str) -> CheckpointIndex:

@@ -24,19 +24,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 from .. import limits
-from ..engine.atomic_file import storage_errors
 from ..engine.object_client import ObjectInfo, ObjectRefused
 from ..engine.object_store import open_bucket, parse_object_url
 from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
-from .manifest import CheckpointIndex, Memory, Piece, ShardEntry, encode_index, seal, unseal
+from .manifest import CheckpointIndex, ShardEntry, seal, unseal
 from .repository import CheckpointEntry, Repository, WriteLock, describe_writer
 from .retention import KEEP_MIN
-from .shards import Flush
+from .shards import Flush, ShardContent
 from .storage import AGAIN, ObjectStorage, ask_service, build_service_error
 
 _ATTEMPT = re.compile(r"step-\d+\.[0-9a-z]+")
@@ -170,21 +168,11 @@ class Prefix(Repository):
         return f"{self.path}/step-{step}.{attempt}"
 
     def write_shard(
-        self, attempt_path: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
+        self, attempt_path: str, name: str, content: ShardContent, flush: Flush
     ) -> ShardEntry:
         url = f"{attempt_path}/{name}"
-        key = self._get_key(url)
-
-        def upload() -> ShardEntry:
-            return self._objects.upload_shard(key, url, memory, pieces, flush)
-
-        with storage_errors(url, AGAIN):
-            return ask_service(url, upload, AGAIN)
-
-    def copy_shard(self, attempt_path: str, name: str, file: str, flush: Flush) -> None:
-        url = f"{attempt_path}/{name}"
-        key = self._get_key(url)
-        ask_service(url, lambda: self._objects.upload_file(key, url, file, flush), AGAIN)
+        upload = partial(self._objects.upload_shard, self._get_key(url), url, content, flush)
+        return ask_service(url, upload, AGAIN)
 
     def commit(self, attempt_path: str, index: CheckpointIndex, lock: WriteLock) -> CheckpointEntry:
         """Commit as `Repository.commit` says. StorageError if the service did not answer: the index
@@ -199,7 +187,7 @@ class Prefix(Repository):
                 )
         self._maybe_committed.add(attempt_path)
         try:
-            number = lock.append(encode_index(index))
+            number = lock.append(index.encoded)
         except UsageError:
             self._maybe_committed.discard(attempt_path)
             raise

@@ -96,6 +96,12 @@ class SplitState:
     skeleton: Json
     blocks: tuple[ArrayBlock, ...]
 
+    @property
+    def content(self) -> dict[str, Any]:
+        """Description for the index: the blocks that all ranks hold, and the skeleton."""
+        sizes = {block.name: block.bytes for block in self.blocks if block.kind == STATE_BLOCK}
+        return {"blocks": sizes, "tree": self.skeleton}
+
 
 def split_state(state: Any) -> SplitState:
     """Split a state. UsageError names the key path of a part that cannot be saved. Copies
@@ -103,12 +109,6 @@ def split_state(state: Any) -> SplitState:
     leaves: list[tuple[Leaf, dict[str, Any]]] = []
     skeleton = _encode_node(state, "", 0, leaves)
     return SplitState(skeleton, tuple(_group_blocks(leaves)))
-
-
-def encode_content(parts: SplitState) -> dict[str, Any]:
-    """Describe a state for the index: the blocks that all ranks hold, and the skeleton."""
-    sizes = {block.name: block.bytes for block in parts.blocks if block.kind == STATE_BLOCK}
-    return {"blocks": sizes, "tree": parts.skeleton}
 
 
 def rebuild_state(skeleton: Json, memory: Callable[[str], Memory], where: str) -> Any:

@@ -31,8 +31,7 @@ import os
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from ..arguments import suggest_path
 from ..engine.atomic_file import storage_errors
@@ -40,16 +39,11 @@ from ..errors import DataError, FormatError, MissingError, StorageError, UsageEr
 from .manifest import (
     SESSION_DIGITS,
     CheckpointIndex,
-    Memory,
-    Piece,
     ShardEntry,
     decode_index,
-    encode_index,
 )
-from .shards import Flush, translate_read_errors
+from .shards import Flush, ShardContent, translate_read_errors
 from .storage import AGAIN, CheckpointStorage, StorageLock
-
-T = TypeVar("T")
 
 INDEX = "index"
 _COMMITTED = re.compile(r"step-(\d+)\.(\d+)")
@@ -207,17 +201,10 @@ class Repository(ABC):
 
     @abstractmethod
     def write_shard(
-        self, attempt_path: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
+        self, attempt_path: str, name: str, content: ShardContent, flush: Flush
     ) -> ShardEntry:
-        """Write a shard from memory; it survives a power cut when this returns. If this raises,
-        nothing of the shard stays unless it cannot be removed.
-
-        memory, pieces:  see `Flush.write`.
-        """
-
-    @abstractmethod
-    def copy_shard(self, attempt_path: str, name: str, file: str, flush: Flush) -> None:
-        """Copy a shard from a file of this host; otherwise as `write_shard`."""
+        """Write a shard; it survives a power cut when this returns. If this raises, nothing of the
+        shard stays unless it cannot be removed."""
 
     @abstractmethod
     def commit(self, attempt_path: str, index: CheckpointIndex, lock: WriteLock) -> CheckpointEntry:
@@ -355,16 +342,19 @@ class Folder(Repository):
         return path
 
     def write_shard(
-        self, attempt_path: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
+        self, attempt_path: str, name: str, content: ShardContent, flush: Flush
     ) -> ShardEntry:
-        write = self.storage.write_shard
-        return write_synced(
-            self.storage, attempt_path, name, lambda path: write(path, memory, pieces, flush)
-        )
-
-    def copy_shard(self, attempt_path: str, name: str, file: str, flush: Flush) -> None:
-        copy = self.storage.copy_shard
-        write_synced(self.storage, attempt_path, name, lambda path: copy(path, file, flush))
+        path = f"{attempt_path}/{name}"
+        with storage_errors(attempt_path, AGAIN):
+            self.storage.check_own_folder(attempt_path)
+        try:
+            entry = self.storage.write_shard(path, content, flush)
+            self.storage.sync_folder(attempt_path, AGAIN)
+        except BaseException:
+            with contextlib.suppress(OSError):  # room for others, who may be about to write here
+                self.storage.remove_file(path)
+            raise
+        return entry
 
     def commit(self, attempt_path: str, index: CheckpointIndex, lock: WriteLock) -> CheckpointEntry:
         """Commit as `Repository.commit` says. If only the very last call failed, the sync of a name
@@ -385,7 +375,7 @@ class Folder(Repository):
             matches = map(_COMMITTED.fullmatch, self.storage.list_folder(self.path))
             sequence = max((int(match[2]) for match in matches if match), default=0) + 1
             path = f"{self.path}/step-{index.step}.{sequence}"
-            write_index(self.storage, attempt_path, encode_index(index))
+            write_index(self.storage, attempt_path, index.encoded)
             lock.check()
             try:
                 self.storage.rename(attempt_path, path)
@@ -445,24 +435,6 @@ class Folder(Repository):
 
 
 # -- folders of shards, also on tiers --------------------------------------------------------------
-
-
-def write_synced(
-    storage: CheckpointStorage, folder: str, name: str, write: Callable[[str], T]
-) -> T:
-    """Write a shard's file and sync its name. After an error the file is removed if possible.
-    Returns the result of `write`, which takes the path."""
-    path = f"{folder}/{name}"
-    with storage_errors(folder, AGAIN):
-        storage.check_own_folder(folder)
-    try:
-        result = write(path)
-        storage.sync_folder(folder, AGAIN)
-    except BaseException:
-        with contextlib.suppress(OSError):  # room for others, who may be about to write here
-            storage.remove_file(path)
-        raise
-    return result
 
 
 def write_index(storage: CheckpointStorage, folder: str, data: bytes) -> None:

@@ -48,10 +48,9 @@ from ..ranks.gather import Gather
 from ..ranks.place import Place
 from .background import mark
 from .comparison import build_difference_error
-from .manifest import STATE, Attempt, CheckpointIndex, ShardEntry
-from .pytree import encode_content
+from .manifest import STATE, Attempt, CheckpointIndex, Piece, ShardEntry
 from .repository import Repository, WriteLock
-from .shards import Flush, lay_out_pieces
+from .shards import Flush
 from .staging import Staged, StateSnapshot
 from .tiers import REPOSITORY, HeldSave, Tiers, copy_to_repository
 
@@ -235,7 +234,7 @@ class Save:
     flush: Flush = field(kw_only=True)
     began_s: float = field(kw_only=True)
     blocked_s: float = field(default=0.0, kw_only=True)
-    state: SaveState = field(default="staged", init=False)
+    _state: SaveState = field(default="staged", init=False)
     path: str = field(default="", init=False)
     _written: list[WrittenShard] = field(default_factory=list, init=False)
     """By rank."""
@@ -262,8 +261,17 @@ class Save:
                       is in the repository.
         """
         save = cls(target, index.step, index.attempt, snapshot=None, flush=flush, began_s=0.0)
-        save.state, save._index, save._shards = "held", index, list(held_shards)
+        save._state, save._index, save._shards = "held", index, list(held_shards)
         return save
+
+    @property
+    def state(self) -> SaveState:
+        return self._state
+
+    @state.setter
+    def state(self, state: SaveState) -> None:
+        assert state in _NEXT[self._state], f"a save that is {self._state} cannot become {state}"
+        self._state = state
 
     @property
     def number(self) -> int:
@@ -307,23 +315,34 @@ class Save:
             rank_rows = self._run_together(ranks, lambda: self._copy.sums)
             self.remove()
             raise build_difference_error(self.step, rank_rows)
-        own = self._written[self.target.place.rank]
-        self._shards = [(own.entry, self._get_tier_folder(own.tier))]
-        self._enter("written")
+        own, folder = self._written[self.target.place.rank], None
+        if own.tier != REPOSITORY:
+            folder = self._get_tiers().get_folder(own.tier, self.step, self.attempt)
+        self._shards = [(own.entry, folder)]
+        if self.target.lock is not None:
+            entries = tuple(shard.entry for shard in self._written)
+            self._index = CheckpointIndex(
+                self.step, self.attempt, len(entries), STATE, entries, self._copy.parts.content
+            )
+        self.state = "written"
         return self._written
 
     def write_shard(self, tier: int = REPOSITORY, flush: Flush | None = None) -> WrittenShard:
         """Write this rank's shard to the repository, or to a tier."""
         copy, name, repository = self._copy, self._shard_name, self.target.repository
         blocks, memory, flush = copy.parts.blocks, copy.staged.memory, flush or self.flush
-        pieces = [cut.make_piece(blocks[cut.block], name) for cut in copy.cuts]
-        pieces = lay_out_pieces(pieces, copy.staged.checksums)
+        pieces, at = [], 0
+        for cut, crc in zip(copy.cuts, copy.staged.checksums, strict=True):
+            block, size = blocks[cut.block], cut.bytes
+            pieces.append(Piece(block.name, block.kind, (size,), (cut.start,), name, at, size, crc))
+            at += cut.padded_bytes
+        content = memory, pieces
         if tier == REPOSITORY:
             self._attempt_path = repository.start_attempt(self.step, self.attempt)
-            entry = repository.write_shard(self._attempt_path, name, memory, pieces, flush)
+            entry = repository.write_shard(self._attempt_path, name, content, flush)
         else:
             entry = self._get_tiers().write_shard(
-                tier, self.step, self.attempt, name, memory, pieces, flush
+                tier, self.step, self.attempt, name, content, flush
             )
         self.flush.check()
         sums = json.dumps(copy.sums) if self.target.place.world_size > 1 else ""
@@ -342,8 +361,8 @@ class Save:
         """
 
         def put_index() -> None:
-            if self.target.lock is not None:
-                self._index = self._build_index()
+            if self._index is not None:
+                self.flush.check()
                 if any(shard.tier == REPOSITORY for shard in self._written):
                     self.target.repository.sync_names()
                 self._get_tiers().put_index(HeldSave(after, self._index))
@@ -351,14 +370,7 @@ class Save:
         # If the exchange fails, others may take the save for held: what is on the tiers stays.
         ranks.run_together(put_index, on_failure=self.remove)
         self.free_memory()
-        self._enter("held")
-
-    def _build_index(self) -> CheckpointIndex:
-        """Build the index of all ranks' shards."""
-        self.flush.check()
-        entries = tuple(shard.entry for shard in self._written)
-        content = encode_content(self._copy.parts)
-        return CheckpointIndex(self.step, self.attempt, len(entries), STATE, entries, content)
+        self.state = "held"
 
     # -- committed ---------------------------------------------------------------------------------
 
@@ -426,11 +438,12 @@ class Save:
     def _commit_index(self) -> str | None:
         """Commit in the first rank, which has the lock, and return the path of the checkpoint."""
         repository, lock = self.target.repository, self.target.lock
-        if lock is None:
+        if lock is None or self._index is None:
             return None
-        index = self._index or self._build_index()
+        if self.state != "held":
+            self.flush.check()
         try:
-            return repository.commit(self._attempt_path, index, lock).path
+            return repository.commit(self._attempt_path, self._index, lock).path
         except DataError as error:
             if self.state != "held":
                 raise
@@ -439,7 +452,7 @@ class Save:
     def _end_commit(self, path: str) -> None:
         self.path = path
         self.free_memory()
-        self._enter("committed")
+        self.state = "committed"
         if self.target.tiers is not None:
             self.target.tiers.remove(self.step, self.attempt)
 
@@ -459,7 +472,7 @@ class Save:
             with contextlib.suppress(PenstockError):
                 path = self._attempt_path or repository.start_attempt(self.step, self.attempt)
                 repository.abandon(path)
-        self._enter("removed")
+        self.state = "removed"
 
     # -- transitions -------------------------------------------------------------------------------
 
@@ -467,21 +480,12 @@ class Save:
         """Run `work` on all ranks and return their results. If it fails on one, all ranks raise,
         and remove a save that is not held."""
         try:
-            return ranks.run_together(work)
+            return [work()] if ranks.gather is None else ranks.run_together(work)
         except BaseException:
             if self.state != "held":
                 self.remove()
             raise
 
-    def _enter(self, state: SaveState) -> None:
-        assert state in _NEXT[self.state], f"a save that is {self.state} cannot become {state}"
-        self.state = state
-
     def _get_tiers(self) -> Tiers:
         assert self.target.tiers is not None
         return self.target.tiers
-
-    def _get_tier_folder(self, tier: int) -> str | None:
-        if tier == REPOSITORY:
-            return None
-        return self._get_tiers().get_folder(tier, self.step, self.attempt)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import mmap
 import os
 import threading
 import time
@@ -36,11 +37,12 @@ from .manifest import (
     ShardEntry,
     build_damage_error,
     decode_pieces,
+    encode_manifest,
     locate_manifest,
     pad_length,
 )
 
-TURN_BYTES_MAX = 32 << 20
+_TURN_BYTES_MAX = 32 << 20
 """Bytes of a write, at most: the kernel cuts it into requests that the device takes, all under way
 at once."""
 _TURN_BYTES_MIN = 1 << 20
@@ -130,7 +132,9 @@ class Flush:
                 mark("wait for a turn to write")
                 length, turn = self._wait_for_rate(size - start), None
                 if self.shared:
-                    self._wait_for_broker(length, size - start)
+                    broker = find_socket(os.environ)
+                    if self._permit is not None or (broker is not None and broker.exists()):
+                        self._wait_for_broker(length, size - start)
                     if PROCESS_QUEUE.is_bounded:
                         turn = self._wait_in_queue(length, file, start)
                 written_bytes = 0
@@ -167,7 +171,7 @@ class Flush:
                 if rate is None or self._due_s <= now_s:
                     process_rate = PROCESS_QUEUE.bytes_per_s if self.shared else None
                     slowest = min(rate or math.inf, process_rate or math.inf)
-                    whole = int(min(slowest * _TURN_S, TURN_BYTES_MAX)) & -_TURN_BYTES_MIN
+                    whole = int(min(slowest * _TURN_S, _TURN_BYTES_MAX)) & -_TURN_BYTES_MIN
                     length = min(left_bytes, max(_TURN_BYTES_MIN, whole))
                     if rate is not None:
                         self._due_s += length / rate
@@ -178,9 +182,6 @@ class Flush:
     def _wait_for_broker(self, length: int, left_bytes: int) -> None:
         """Wait until the broker allows a turn. left_bytes: of the whole write."""
         if self._permit is None:
-            socket = find_socket(os.environ)
-            if socket is None or not socket.exists():
-                return
             with self._lock:  # `stop` closes the permit, or is found by `check`
                 self.check()
                 self._permit = TransferPermit(left_bytes)
@@ -364,14 +365,45 @@ def allocate_block(size: int) -> Memory:
     return np.empty(pad_length(size), np.uint8)
 
 
+ShardContent = tuple[Memory, Sequence[Piece]] | str
+"""The content of a shard to be written: page-aligned memory of the pieces, each with its zeros
+behind it, and the pieces as `lay_out_pieces` returns them; or the path of a shard's file on this
+host."""
+
+
+@contextlib.contextmanager
+def open_content(
+    content: ShardContent,
+) -> Iterator[tuple[ShardEntry, Callable[[int, int], Memory], bytes]]:
+    """Open the content of a shard: its entry, for a file without name and checksum; a function that
+    returns the bytes of a turn [start, stop), page-aligned; and the bytes behind the turns.
+
+    MissingError or StorageError if a file cannot be read, FormatError if it becomes shorter."""
+    if not isinstance(content, str):
+        memory, pieces = content
+        end, crc = encode_manifest(pieces, len(memory))
+        entry = ShardEntry("", len(memory) + len(end), crc)
+        yield entry, lambda start, stop: memory[start:stop], end
+        return
+    with open_shard_file(content) as file:
+
+        def read(start: int, stop: int) -> Memory:
+            memory = np.frombuffer(mmap.mmap(-1, stop - start), np.uint8)
+            with translate_read_errors(content):
+                if file.read(memory, start) < len(memory):
+                    raise build_damage_error(content, "it became shorter while it was copied")
+            return memory
+
+        yield ShardEntry("", file.bytes, 0), read, b""
+
+
 # -- shards in files -------------------------------------------------------------------------------
 
 
-class ShardFile(NamedTuple):
+class _File(NamedTuple):
     """A shard in a file, open to be read."""
 
     file: int
-    path: str
 
     @property
     def bytes(self) -> int:
@@ -385,21 +417,14 @@ class ShardFile(NamedTuple):
             filled += count
         return filled
 
-    def read_turn(self, memory: Memory, at: int) -> Memory:
-        """Fill memory with the bytes from `at` on; FormatError if the file became shorter."""
-        with translate_read_errors(self.path):
-            if self.read(memory, at) < len(memory):
-                raise build_damage_error(self.path, "it became shorter while it was copied")
-        return memory
-
 
 @contextlib.contextmanager
-def open_shard_file(path: str) -> Iterator[ShardFile]:
+def open_shard_file(path: str) -> Iterator[ShardSource]:
     """Open a shard in a file. MissingError if there is none."""
     with translate_read_errors(path):
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            yield ShardFile(file, path)
+            yield _File(file)
         finally:
             os.close(file)
 

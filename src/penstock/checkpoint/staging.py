@@ -41,10 +41,9 @@ from .manifest import (
     STATE_BLOCK,
     Attempt,
     Memory,
-    Piece,
     pad_length,
 )
-from .pytree import ArrayBlock, SplitState, encode_content, import_tensors, pack_array, split_state
+from .pytree import ArrayBlock, SplitState, import_tensors, pack_array, split_state
 
 _THREADS = 4
 """Most threads that copy: fewer than a large machine has use up its memory bandwidth."""
@@ -61,10 +60,10 @@ class Cut(NamedTuple):
     def bytes(self) -> int:
         return self.stop - self.start
 
-    def make_piece(self, block: ArrayBlock, file: str) -> Piece:
-        """Make the piece of a shard that holds these bytes, still without its place in the shard
-        and its checksum."""
-        return Piece(block.name, block.kind, (self.bytes,), (self.start,), file, 0, self.bytes, 0)
+    @property
+    def padded_bytes(self) -> int:
+        """Staging memory that it takes, with its zeros."""
+        return pad_length(self.bytes)
 
 
 class Staged(NamedTuple):
@@ -76,7 +75,7 @@ class Staged(NamedTuple):
 
     def split(self, cuts: Sequence[Cut]) -> list[Memory]:
         """Split the memory into its parts, without their zeros."""
-        ends = np.cumsum([pad_length(cut.bytes) for cut in cuts], dtype=np.int64)
+        ends = np.cumsum([cut.padded_bytes for cut in cuts], dtype=np.int64)
         parts = np.split(self.memory, ends)
         return [part[: cut.bytes] for part, cut in zip(parts, cuts, strict=False)]
 
@@ -128,8 +127,10 @@ class Staging:
         room:    bytes to take behind the copy.
         behind:  True copies on this thread alone, because training goes on meanwhile.
         """
-        size = count_staged_bytes(cuts)
-        memory = self.reserve(start + size + room)[start : start + size]
+        size = sum(cut.padded_bytes for cut in cuts)
+        if start + size + room > len(self._memory):
+            self.reserve(start + size + room)
+        memory = self._memory[start : start + size]
         apart = {
             number: pack_array(blocks[number].leaves[0])
             for number in {cut.block for cut in cuts}
@@ -149,7 +150,7 @@ class Staging:
                 into = memory[at : at + cut.bytes]
                 import_tensors().begin_copy(block.leaves[0].value, block.lowest + cut.start, into)
                 addresses.append(into.ctypes.data)
-            at += pad_length(cut.bytes)
+            at += cut.padded_bytes
         if devices:
             import_tensors().wait_for_copies(devices)
         sums = np.zeros(len(cuts), np.uint32)
@@ -175,11 +176,6 @@ class Staging:
     def _pin(self) -> None:
         if not self._pinned:
             self._pinned = import_tensors().pin_memory(self._memory)
-
-
-def count_staged_bytes(cuts: Sequence[Cut]) -> int:
-    """Count the staging memory that these cuts take."""
-    return sum(pad_length(cut.bytes) for cut in cuts)
 
 
 # -- division among the ranks ----------------------------------------------------------------------
@@ -208,7 +204,7 @@ def divide_state(
 def _split_own(per_rank: Any) -> tuple[ArrayBlock, ...]:
     """Split the state of this rank alone: its blocks, and one that describes them."""
     split = split_state({"per_rank": per_rank})
-    (tree,) = split_state(json.dumps(encode_content(split)).encode()).blocks
+    (tree,) = split_state(json.dumps(split.content).encode()).blocks
     own = tuple(replace(block, kind=OWN_BLOCK) for block in split.blocks)
     return (*own, replace(tree, kind=OWN_TREE))
 
@@ -288,7 +284,7 @@ class StateSnapshot:
         common = [block for block in split.blocks if block.kind == STATE_BLOCK]
         self._samples = sum_samples(common, ranks, attempt) if ranks > 1 else [0] * len(common)
         now, later = fence.divide_cuts(split.blocks, cuts) if fence.is_attached else ([*cuts], [])
-        room = count_staged_bytes(later) if later else 0
+        room = sum(cut.padded_bytes for cut in later)
         self._first = staging.stage(split.blocks, now, room=room)
         bare = tuple(replace(block, leaves=()) for block in split.blocks)
         self.parts, self.cuts = SplitState(split.skeleton, bare), now + later

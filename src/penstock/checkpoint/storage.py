@@ -12,16 +12,13 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import mmap
 import os
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from typing import Protocol, TypeVar
-
-import numpy as np
 
 from .. import limits
 from ..engine.atomic_file import storage_errors, sync_folder, write_all
@@ -32,8 +29,8 @@ from ..own_files import check_own_folder, open_new, open_own
 from ..ranks.gather import machine_identity
 from . import shards
 from .background import BackgroundThread, mark
-from .manifest import Memory, Piece, ShardEntry, encode_manifest
-from .shards import TURN_BYTES_MAX, Flush, ShardSource
+from .manifest import Memory, ShardEntry
+from .shards import Flush, ShardContent, ShardSource, open_content
 
 AGAIN = "save again: nothing was committed"
 """Remedy for a save that failed, once the cause is gone."""
@@ -42,13 +39,6 @@ _PAGE = 4096
 _libc = ctypes.CDLL(None, use_errno=True)
 
 T = TypeVar("T")
-
-
-@contextlib.contextmanager
-def _mark(verb: str, past: str, what: str) -> Iterator[None]:
-    mark(f"{verb} {what}")
-    yield
-    mark(f"{past} {what}", is_done=True)
 
 
 class StorageLock(Protocol):
@@ -94,8 +84,9 @@ class CheckpointStorage(shards.ShardStorage):
 
     def make_folder(self, path: str) -> None:
         """Make a folder; FileExistsError if there is one."""
-        with _mark("make", "made", path):
-            os.mkdir(path)
+        mark(f"make {path}")
+        os.mkdir(path)
+        mark(f"made {path}", is_done=True)
 
     def list_folder(self, path: str) -> list[str]:
         """Return the names in a folder, sorted."""
@@ -121,23 +112,27 @@ class CheckpointStorage(shards.ShardStorage):
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file or a folder."""
-        with _mark("rename", "renamed", source):
-            os.rename(source, target)
+        mark(f"rename {source}")
+        os.rename(source, target)
+        mark(f"renamed {source}", is_done=True)
 
     def remove_file(self, path: str) -> None:
         """Remove a file or a link."""
-        with _mark("remove", "removed", path):
-            os.unlink(path)
+        mark(f"remove {path}")
+        os.unlink(path)
+        mark(f"removed {path}", is_done=True)
 
     def remove_folder(self, path: str) -> None:
         """Remove an empty folder; OSError if it is not empty."""
-        with _mark("remove", "removed", path):
-            os.rmdir(path)
+        mark(f"remove {path}")
+        os.rmdir(path)
+        mark(f"removed {path}", is_done=True)
 
     def sync_folder(self, path: str, again: str) -> None:
         """Make the names in a folder survive a power cut. again: the remedy in its error."""
-        with _mark("sync folder", "synced folder", path):
-            sync_folder(path, again)
+        mark(f"sync folder {path}")
+        sync_folder(path, again)
+        mark(f"synced folder {path}", is_done=True)
 
     def measure_room(self, path: str) -> tuple[int, int]:
         """Return the free bytes of a file system, and all its bytes."""
@@ -169,46 +164,22 @@ class CheckpointStorage(shards.ShardStorage):
         mark(f"wrote {path}", is_done=True)
 
     def write_shard(
-        self, path: str, memory: Memory, pieces: Sequence[Piece], flush: Flush, sync: bool = True
+        self, path: str, content: ShardContent, flush: Flush, sync: bool = True
     ) -> ShardEntry:
-        """Write the file of a shard and sync its content, not its name. FileExistsError if there is
-        one. After an error or `Flush.stop`, a part of the file may be there.
+        """Write the file of a shard in turns, and sync its content, not its name; past the page
+        cache if the budget and the file system allow it. Returns its entry, without a checksum if
+        the content is a file.
 
-        memory:  page-aligned; the pieces, each with its zeros behind it, and nothing else.
-        pieces:  as `lay_out_pieces` returns them.
+        A file of this name is replaced by a file; from memory, FileExistsError. After an error or
+        `Flush.stop`, a part of the file may be there.
         """
-        end, crc = encode_manifest(pieces, len(memory))
-        self._write(path, len(memory), lambda at, stop: memory[at:stop], end, flush, sync)
-        return ShardEntry(os.path.basename(path), len(memory) + len(end), crc)
-
-    def copy_shard(self, path: str, source: str, flush: Flush) -> None:
-        """Copy a file of this host to the file of a shard, and sync its content. A file with this
-        name is replaced."""
-        with shards.open_shard_file(source) as file:
-            memory = np.frombuffer(mmap.mmap(-1, min(file.bytes, TURN_BYTES_MAX) or 1), np.uint8)
-            with storage_errors(path, AGAIN), contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-
-            def read(at: int, stop: int) -> Memory:
-                return file.read_turn(memory[: stop - at], at)
-
-            self._write(path, file.bytes, read, b"", flush, True)
-
-    def _write(
-        self,
-        path: str,
-        size: int,
-        read: Callable[[int, int], Memory],
-        end: bytes,
-        flush: Flush,
-        sync: bool,
-    ) -> None:
-        """Write a file in turns, past the page cache if the budget and the file system allow it.
-
-        read:  returns the bytes of a turn [start, stop), page-aligned.
-        end:   what follows them in the file.
-        """
-        with storage_errors(path, AGAIN), ExitStack() as files:
+        with ExitStack() as files:
+            entry, read, end = files.enter_context(open_content(content))
+            files.enter_context(storage_errors(path, AGAIN))
+            size = entry.bytes - len(end)
+            if isinstance(content, str):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
             mark(f"create {path}")
             flags = os.O_WRONLY | os.O_CLOEXEC
             file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)  # no link is followed
@@ -247,6 +218,7 @@ class CheckpointStorage(shards.ShardStorage):
             if sync:
                 os.fdatasync(file)
             mark(f"synced {path}", is_done=True)
+        return entry._replace(file=os.path.basename(path))
 
     def take_lock(self, path: str, folder: str, writer: bytes) -> StorageLock:
         """Lock a folder for this process and write the writer's name to the lock file. UsageError
@@ -347,60 +319,41 @@ class ObjectStorage(CheckpointStorage):
 
         A request without an answer may have been performed, or may be performed later.
         """
-        with _mark("put", "wrote", f"{self._bucket.url}/{key}"):
-            _ask(lambda: self._bucket.put(key, data, new=new))
+        mark(f"put {self._bucket.url}/{key}")
+        _ask(lambda: self._bucket.put(key, data, new=new))
+        mark(f"wrote {self._bucket.url}/{key}", is_done=True)
 
     def delete_objects(self, keys: Sequence[str]) -> None:
         """Delete objects that may exist."""
-        with _mark("delete", "deleted", f"{self._bucket.url}/{keys[0]}"):
-            _ask(lambda: self._bucket.delete(keys))
+        mark(f"delete {self._bucket.url}/{keys[0]}")
+        _ask(lambda: self._bucket.delete(keys))
+        mark(f"deleted {self._bucket.url}/{keys[0]}", is_done=True)
 
-    def upload_shard(
-        self, key: str, url: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
-    ) -> ShardEntry:
-        """Write a shard to an object, whole or not at all. url: in messages."""
-        end, crc = encode_manifest(pieces, len(memory))
-        self._upload(key, url, len(memory), lambda at, stop: memory[at:stop], end, flush)
-        return ShardEntry(key.rpartition("/")[2], len(memory) + len(end), crc)
+    def upload_shard(self, key: str, url: str, content: ShardContent, flush: Flush) -> ShardEntry:
+        """Write a shard to an object in turns, whole or not at all; otherwise as `write_shard`.
+        url: in messages."""
+        with open_content(content) as (entry, read, end), storage_errors(url, AGAIN):
 
-    def upload_file(self, key: str, url: str, source: str, flush: Flush) -> None:
-        """Copy a file of this host to an object, whole or not at all."""
-        with shards.open_shard_file(source) as file:
+            def read_turns() -> Generator[memoryview, None, None]:
+                with closing(flush.take_turns(entry.bytes - len(end))) as turns:
+                    for start, stop in turns:
+                        yield read(start, stop).data
+                if end:
+                    yield memoryview(end)
 
-            def read(at: int, stop: int) -> Memory:
-                return file.read_turn(np.empty(stop - at, np.uint8), at)
-
-            self._upload(key, url, file.bytes, read, b"", flush)
-
-    def _upload(
-        self,
-        key: str,
-        url: str,
-        size: int,
-        read: Callable[[int, int], Memory],
-        end: bytes,
-        flush: Flush,
-    ) -> None:
-        """Write an object in turns: the bytes that `read` returns for each, and the end."""
-
-        def read_turns() -> Generator[memoryview, None, None]:
-            with closing(flush.take_turns(size)) as turns:
-                for start, stop in turns:
-                    yield read(start, stop).data
-            if end:
-                yield memoryview(end)
-
-        size_all = size + len(end)
-        with closing(read_turns()) as data, _mark("put", "uploaded", url):
-            if size_all <= limits.object_part_bytes:
-                whole_data = b"".join(data)
-                _ask(lambda: self._bucket.put(key, whole_data))
-                return
-            try:
-                self._bucket.upload(key, data, size_all)
-            except ObjectRefused:
-                if not self._is_uploaded(key, size_all):
-                    raise
+            mark(f"put {url}")
+            with closing(read_turns()) as data:
+                if entry.bytes <= limits.object_part_bytes:
+                    whole_data = b"".join(data)
+                    _ask(lambda: self._bucket.put(key, whole_data))
+                else:
+                    try:
+                        self._bucket.upload(key, data, entry.bytes)
+                    except ObjectRefused:
+                        if not self._is_uploaded(key, entry.bytes):
+                            raise
+            mark(f"uploaded {url}", is_done=True)
+        return entry._replace(file=key.rpartition("/")[2])
 
     def _is_uploaded(self, key: str, size: int) -> bool:
         """Return True if a request whose answer was lost finished an upload. Nobody else uses its

@@ -30,23 +30,20 @@ from ..engine.atomic_file import storage_errors
 from ..errors import DataError, FormatError, StorageError, UsageError
 from .manifest import (
     CheckpointIndex,
-    Memory,
-    Piece,
     ShardEntry,
     decode_index,
-    encode_index,
     seal,
     unseal,
 )
 from .repository import (
     INDEX,
+    Folder,
     FolderLock,
     Repository,
     remove_shards_folder,
     write_index,
-    write_synced,
 )
-from .shards import Flush, translate_read_errors
+from .shards import Flush, ShardContent, translate_read_errors
 from .storage import CheckpointStorage
 
 if TYPE_CHECKING:
@@ -246,7 +243,7 @@ class HeldSave:
 
     def encode(self) -> list[Any]:
         """Encode as JSON has it."""
-        return [self.after, encode_index(self.index).decode()]
+        return [self.after, self.index.encoded.decode()]
 
     @classmethod
     def decode(cls, document: Sequence[Any], where: str) -> HeldSave:
@@ -382,22 +379,11 @@ class Tiers:
         return path
 
     def write_shard(
-        self,
-        number: int,
-        step: int,
-        attempt: str,
-        name: str,
-        memory: Memory,
-        pieces: Sequence[Piece],
-        flush: Flush,
+        self, number: int, step: int, attempt: str, name: str, content: ShardContent, flush: Flush
     ) -> ShardEntry:
         """Write a shard to a tier; it survives a power cut when this returns."""
-        return write_synced(
-            self.storage,
-            self._make_folder(number, step, attempt),
-            name,
-            lambda path: self.storage.write_shard(path, memory, pieces, flush),
-        )
+        folder = self._make_folder(number, step, attempt)
+        return Folder(self.paths[number], self.storage).write_shard(folder, name, content, flush)
 
     def put_index(self, held: HeldSave) -> None:
         """Write the index of a save to the first tier that takes it; then the save is held."""
@@ -467,7 +453,7 @@ def copy_to_repository(
     is not held any more; StorageError if the repository does not take it."""
     repository.storage.check_shard(folder, shard)
     try:
-        repository.copy_shard(attempt_path, shard.file, f"{folder}/{shard.file}", flush)
+        repository.write_shard(attempt_path, shard.file, f"{folder}/{shard.file}", flush)
     except DataError as error:
         raise StorageError(str(error)) from None
 

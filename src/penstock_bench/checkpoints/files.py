@@ -252,7 +252,7 @@ class PenstockWriter:
         with stage_name(path) as temporary, Flush(budget) as flush:
             pieces = lay_out_pieces(pieces, staged.checksums)
             storage = Folder(os.path.dirname(path)).storage
-            storage.write_shard(temporary, staged.memory, pieces, flush, sync=fsync)
+            storage.write_shard(temporary, (staged.memory, pieces), flush, sync=fsync)
 
     def load(self, path: str) -> State:
         with translate_errors(path):

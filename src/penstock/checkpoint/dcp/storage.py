@@ -37,7 +37,7 @@ from torch.futures import Future
 import torch
 
 from ... import limits
-from ...arguments import check_whole
+from ...arguments import check_number, check_whole
 from ...budget import Budget
 from ...errors import StorageError, UsageError
 from .. import pytree, tensors
@@ -54,7 +54,7 @@ from ..repository import (
 )
 from ..retention import KEEP_MIN, delete_old_after_commit
 from ..shards import Flush, lay_out_pieces
-from ..staging import Cut, Staged, Staging, choose_piece_bytes, count_staged_bytes, divide_blocks
+from ..staging import Cut, Staged, Staging, choose_piece_bytes, divide_blocks
 from .reading import BYTES, DCP, LOADER, encode_metadata
 
 _REST_BYTES = 1 << 20
@@ -158,7 +158,7 @@ class Storage:
 
     def _name_attempt(self) -> str:
         self._tries += 1
-        return str(Attempt(self._session, self._tries))
+        return Attempt(self._session, self._tries).name
 
     def _take_arena(self) -> Staging:
         return self._arenas.pop() if self._arenas else Staging()
@@ -217,7 +217,7 @@ class Writer(StorageWriter, AsyncStager):
         _map_state(state_dict, "", add_block, lambda value: value)
         arena = self._storage._take_arena()
         cuts, loader_cuts = _cut_whole(blocks), _cut_whole(self._loader.blocks)
-        room = count_staged_bytes(loader_cuts) + _REST_BYTES
+        room = sum(cut.padded_bytes for cut in loader_cuts) + _REST_BYTES
         staged = arena.stage(blocks, cuts, room=room)
         parts = staged.split(cuts)
         self._places = {
@@ -343,7 +343,8 @@ class Writer(StorageWriter, AsyncStager):
             pieces, staged = self._collect_shard(plan.items, share, planner, name, arena)
             sums = self._sum_items(share, planner)
             with Flush(self._storage.budget) as flush:
-                shard = repository.write_shard(attempt_path, name, staged.memory, pieces, flush)
+                content = staged.memory, pieces
+                shard = repository.write_shard(attempt_path, name, content, flush)
         finally:
             self._storage._return_arena(arena)
             self._return_staging()
@@ -471,6 +472,8 @@ class Writer(StorageWriter, AsyncStager):
 
     def _wait_until_over(self, timeout_s: float | None) -> None:
         """Return once the save is over. If it failed, its shards have been removed."""
+        if timeout_s is not None:
+            check_number("timeout_s", timeout_s, infinite=True)
         within = JoinDeadline(timeout_s)
         if self._staged:
             self._thread_known.wait()
