@@ -251,8 +251,8 @@ class DataLoader:
         else:
             if check_peers is not None:
                 raise UsageError("check_peers does not check a sampler's batches: leave it out")
-            chosen = batch_sampler if batch_sampler is not None else sampler
-            steps = chosen
+            chosen: Any = batch_sampler if batch_sampler is not None else sampler
+            steps: Any = chosen
             if batch_sampler is None and batch_size is not None:
                 steps = BatchSampler(chosen, batch_size, drop_last)
             self._epochs = SamplerTasks(dataset, chosen, steps, self.seed, options["place"])
