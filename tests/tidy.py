@@ -91,7 +91,7 @@ BUDGETS = {
     "engine": 5_767,
     "images": 1_630,
     "index": 13_405,
-    "loader": 6_326,
+    "loader": 6_226,
     "order": 2_746,
     "penstock_bench": 13_095,
     "penstock_sim": 6_953,

@@ -525,7 +525,7 @@ def test_ranks_that_hand_in_other_scores_are_found(
     assert all(error.startswith("ranks 0 and 2 hand in other weights: digest") for error in errors)
     errors = set_all(loaders, [scores, scores[:5], scores])
     assert "weights is float64 of shape (5,)" in errors[1]
-    assert errors[0] == errors[2] == f"set_weights failed on rank 1: {errors[1]}"
+    assert errors[0] == errors[2] == f"rank 1 cannot take part: {errors[1]}"
     assert all(loader.state_dict() == before for loader in loaders)
     path = tmp_path / "scores"
     assert set_all(loaders, [scores] * 3, path=path) == [None] * 3
@@ -630,7 +630,7 @@ def test_a_chosen_shuffle_keeps_weights(numbers: Any) -> None:
         ({"values": "!"}, "cannot be had: "),
         ({"values": "eJwDAAAAAAE="}, r"cannot be had: weights is uint32 of shape \(0,\)"),
         ({"values": None, "path": "/none"}, "cannot be had: /none"),
-        ({"digest": "0" * 32}, "and holds others: pass what"),
+        ({"digest": "0" * 32}, "and holds others: it was changed"),
         ({"number": "1"}, "the state has weights that were handed in"),
     ],
 )

@@ -75,12 +75,13 @@ def count_bytes(index: Index, ids: Int) -> Int:
     return total
 
 
-def build_unmeasured_error(path: str) -> UsageError:
-    """Build the error for data whose container does not know lengths, and has no file of them."""
-    return UsageError(
-        f"{path} does not say how long samples are: measure them with `penstock lengths {path} "
-        "--by tokens|bytes|duration|module:function`"
-    )
+def build_unmeasured_error(path: str, why: str = "") -> UsageError:
+    """Build the error for data whose container does not know lengths, and has no file of them.
+
+    why:  what lengths are needed for.
+    """
+    command = f"`penstock lengths {path} --by tokens|bytes|duration|module:function`"
+    return UsageError(f"{why}{path} does not say how long samples are: measure them with {command}")
 
 
 def find_token_field(index: Index, path: str, name: str | None = None) -> str:

@@ -11,14 +11,14 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
-from ..arguments import check_fields, flag, fraction, function
+from ..arguments import check_choice, check_fields, flag, fraction, function
 from ..dataset.dataset import Dataset
+from ..dataset.lengths import build_unmeasured_error
 from ..errors import UsageError
 from ..order.order import Ordering
 from ..order.packed_order import RowOrdering
@@ -28,8 +28,9 @@ from ..plan.sample_cost import CostRule, cost_by_width
 from ..plan.sample_cost import LengthCost as LengthCost
 from ..plan.sample_cost import fit_cost as fit_cost
 from ..plan.steps import Assignment, Steps
-from ..ranks.gather import Gather, exchange_values, find_gather
+from ..ranks.gather import Gather, find_gather
 from ..ranks.place import Place, find_reader
+from .agreement import compare_values
 
 if TYPE_CHECKING:
     from ..cache.host_agreement import Cache
@@ -82,12 +83,8 @@ class Balanced:
 def name_assignment(assignment: Assignment | Balanced) -> Assignment:
     """Return the assignment's name. UsageError if there is none such."""
     name = "balanced" if isinstance(assignment, Balanced) else assignment
-    if name not in get_args(Assignment):
-        raise UsageError(
-            f"assignment is {assignment!r}: use one of {', '.join(get_args(Assignment))}, or "
-            "penstock.Balanced(...)"
-        )
-    return name
+    more = ", or penstock.Balanced(...)"
+    return cast(Assignment, check_choice("assignment", name, get_args(Assignment), more))
 
 
 def balance_costs(
@@ -102,24 +99,16 @@ def balance_costs(
     options = assignment if isinstance(assignment, Balanced) else Balanced()
     if options.locality and cache is None:
         raise UsageError(
-            f"locality={options.locality!r} deals samples to the hosts that keep them: give cache= "
-            "too, or leave it out"
+            f"locality={options.locality!r} deals to the hosts that keep samples: give cache="
         )
-    if isinstance(order, RowOrdering):
-        if options.locality:
-            raise UsageError(
-                f"locality={options.locality!r} is for samples that a host keeps, and a packed row "
-                "has documents of many hosts: leave it out"
-            )
-        lengths_of = None
-    else:
-        lengths_of = dataset.find_id_lengths()
-        if lengths_of is None:
-            raise UsageError(
-                f"assignment='balanced' deals by the samples' lengths, and {dataset.path} does not "
-                "say how long they are: measure them once with `penstock lengths "
-                f"{dataset.path} --by tokens|bytes|duration|module:function`, or use 'strided'"
-            )
+    has_rows = isinstance(order, RowOrdering)
+    if options.locality and has_rows:
+        raise UsageError(
+            f"locality={options.locality!r} is for samples, not packed rows: leave it out"
+        )
+    lengths_of = None if has_rows else dataset.find_id_lengths()
+    if lengths_of is None and not has_rows:
+        raise build_unmeasured_error(dataset.path, "assignment='balanced' deals by lengths: ")
     balance = CostBalance(options.rule, lengths_of, options.lockstep, None, float(options.locality))
     return Balancing(balance, dataset, options.gather)
 
@@ -159,30 +148,19 @@ class Balancing:
                 warnings.warn(
                     f"assignment='balanced': {place.world_size} ranks ({place.source}) deal by "
                     "costs, and cannot compare them: unequal ones would have samples processed "
-                    "twice, and others not at all. Initialise torch.distributed before the first "
-                    "batch, name the ranks that read by Place(readers=...), or give "
-                    "penstock.Balanced(gather=...), a function that returns the texts of all ranks",
+                    "twice, others never. Initialise torch.distributed first, name the ranks that "
+                    "read by Place(readers=...), or give penstock.Balanced(gather=...)",
                     RuntimeWarning,
                     stacklevel=4,
                 )
             return
-        reader = find_reader(place, os.environ, sys.modules)
-        told = exchange_values(
-            gather, reader, lambda: self._summarize(place, steps, order, epoch, step)
-        )
-        other = next((rank for rank, own in enumerate(told) if own != told[0]), None)
-        if other is None:
-            return
-        names = [name for name in told[0] if told[0][name] != told[other].get(name)]
-        differences = ", ".join(
-            f"{name} {told[0][name]!r} and {told[other].get(name)!r}" for name in names
-        )
-        raise UsageError(
-            f"assignment='balanced': ranks 0 and {other} would deal by unequal costs, so that some "
-            f"samples come twice and others never: {differences}. Give all ranks the same "
-            "coefficients (fit them on one rank, and send them to the others), a function whose "
-            "values are equal on all machines, lengths by the same rule (`penstock lengths`), and "
-            "begin the same epoch and step on all"
+        compare_values(
+            gather,
+            find_reader(place, os.environ, sys.modules),
+            lambda: self._summarize(place, steps, order, epoch, step),
+            "would deal by unequal costs, so that some samples come twice and others never",
+            "Give all ranks the same coefficients or function, lengths by one rule (`penstock "
+            "lengths`), epoch and step",
         )
 
     def _summarize(
@@ -210,14 +188,10 @@ class Balancing:
             "order": order.algorithm,
             "lockstep": balance.lockstep,
             "locality": balance.locality_share,
-            "cost": _describe_rule(balance.cost),
+            "cost": getattr(balance.cost, "__qualname__", None) or repr(balance.cost),
             "lengths": _hash(np.asarray(lengths, "<i8")),
             "costs of the next steps": _hash(np.asarray(next_costs, "<f8")),
         }
-
-
-def _describe_rule(rule: Callable[..., Any]) -> str:
-    return getattr(rule, "__qualname__", None) or repr(rule)
 
 
 def _hash(values: Any) -> str:

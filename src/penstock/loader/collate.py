@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..arguments import check_whole
+from ..arguments import check_kind, check_whole
 from ..errors import CollateError, UsageError
 
 Take = Callable[[int], npt.NDArray[np.uint8]]
@@ -66,8 +65,7 @@ class Collation:
     """
 
     def __init__(self, first: Any, rows: int, take: Take, leaves: Leaves | None = None) -> None:
-        self._leaves = leaves or Arrays()
-        self._root = self._column(first, rows, take, "sample")
+        self._root = _make_column(first, rows, take, "sample", leaves or Arrays())
 
     def put(self, row: int, sample: Any) -> None:
         self._root.put(row, sample)
@@ -75,32 +73,26 @@ class Collation:
     def result(self) -> Any:
         return self._root.result()
 
-    def _column(self, value: Any, rows: int, take: Take, where: str) -> LeafColumn:
-        array = self._array(value)
-        if array is not None:
-            memory = take(rows * array.nbytes)
-            stack = memory.view(array.dtype).reshape((rows, *array.shape))
-            # A function, not a method of ours: a cycle would keep the memory from being recycled.
-            return _StackColumn(
-                stack, value, where, partial(_convert_leaf, self._leaves), self._leaves
-            )
-        if isinstance(value, (bool, int, float, complex)):
-            return _NumberColumn(type(value), rows, where, self._leaves)
-        if isinstance(value, (str, bytes, bytearray, memoryview)) or value is None:
-            return _ObjectColumn(rows)
-        if isinstance(value, Mapping):
-            columns = {k: self._column(v, rows, take, f"{where}[{k!r}]") for k, v in value.items()}
-            return _MappingColumn(type(value), columns, where)
-        if isinstance(value, Sequence):
-            parts = [self._column(v, rows, take, f"{where}[{i}]") for i, v in enumerate(value)]
-            return _SequenceColumn(type(value), parts, where)
-        raise CollateError(
-            f"{where} is a {type(value).__name__}, which cannot be collated: return arrays, "
-            "numbers, strings, or dicts, tuples and lists of them, or give a collate function"
-        )
 
-    def _array(self, value: Any) -> npt.NDArray[Any] | None:
-        return _convert_leaf(self._leaves, value)
+def _make_column(value: Any, rows: int, take: Take, where: str, leaves: Leaves) -> LeafColumn:
+    """Make the column of values like this one, of the first sample."""
+    array = _convert_leaf(leaves, value)
+    if array is not None:
+        memory = take(rows * array.nbytes)
+        stack = memory.view(array.dtype).reshape((rows, *array.shape))
+        return _StackColumn(stack, value, where, leaves)
+    if isinstance(value, (bool, int, float, complex)):
+        return _NumberColumn(type(value), rows, where, leaves)
+    if isinstance(value, (str, bytes, bytearray, memoryview)) or value is None:
+        return _ObjectColumn(rows)
+    if isinstance(value, Mapping | Sequence):
+        parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+        columns = {
+            key: _make_column(part, rows, take, f"{where}[{key!r}]", leaves) for key, part in parts
+        }
+        return _NestedColumn(type(value), columns, where)
+    kind = f"{where} is a {type(value).__name__}, which cannot be collated"
+    raise CollateError(f"{kind}: return arrays, numbers, strings, or dicts and lists of them")
 
 
 def _convert_leaf(leaves: Leaves, value: Any) -> npt.NDArray[Any] | None:
@@ -118,50 +110,36 @@ def _convert_leaf(leaves: Leaves, value: Any) -> npt.NDArray[Any] | None:
 class _StackColumn:
     """Arrays of one shape and dtype, stacked."""
 
-    def __init__(
-        self,
-        rows: npt.NDArray[Any],
-        first: Any,
-        where: str,
-        as_array: Callable[[Any], npt.NDArray[Any] | None],
-        leaves: Leaves,
-    ) -> None:
-        self._rows = rows
-        self._first = first
-        self._where = where
-        self._as_array = as_array
-        self._leaves = leaves
+    def __init__(self, rows: npt.NDArray[Any], first: Any, where: str, leaves: Leaves) -> None:
+        self._rows, self._first, self._where, self._leaves = rows, first, where, leaves
 
     def put(self, row: int, value: Any) -> None:
-        array = self._as_array(value)
-        if array is None or array.shape != self._rows.shape[1:] or array.dtype != self._rows.dtype:
+        array, rows = _convert_leaf(self._leaves, value), self._rows
+        if array is None or array.shape != rows.shape[1:] or array.dtype != rows.dtype:
             actual = type(value).__name__ if array is None else f"{array.dtype} {array.shape}"
-            raise CollateError(
-                f"{self._where} is {actual} but {self._rows.dtype} {self._rows.shape[1:]} in "
-                "the first sample of the batch: make decode return one shape, or give a collate "
-                "function"
+            what = (
+                f"{self._where} is {actual} but {rows.dtype} {rows.shape[1:]} in the first sample"
             )
-        self._rows[row] = array
+            raise CollateError(
+                f"{what} of the batch: make decode return one shape, or give collate"
+            )
+        rows[row] = array
 
     def result(self) -> Any:
         return self._leaves.as_leaf(self._rows, self._first)
 
 
 class _NumberColumn:
-    """Numbers of one Python type, as an array."""
+    """Numbers of one Python type, as an array: int becomes int64, float becomes float64."""
 
     def __init__(self, kind: type, rows: int, where: str, leaves: Leaves) -> None:
-        self._leaves = leaves
-        self._kind = kind
-        self._where = where
-        # int becomes int64, float becomes float64.
+        self._kind, self._where, self._leaves = kind, where, leaves
         self._rows: npt.NDArray[Any] = np.empty(rows, np.dtype(kind))
 
     def put(self, row: int, value: Any) -> None:
         if type(value) is not self._kind:
-            raise CollateError(
-                f"{self._where} is {value!r} but a {self._kind.__name__} in the first sample"
-            )
+            kind = self._kind.__name__
+            raise CollateError(f"{self._where} is {value!r} but a {kind} in the first sample")
         self._rows[row] = value
 
     def result(self) -> Any:
@@ -182,53 +160,45 @@ class _ObjectColumn:
         return self._rows
 
 
-class _MappingColumn:
-    """A mapping of columns; keeps its type if that can be built from a dict."""
+class _NestedColumn:
+    """Columns by key of a mapping, or by place in a sequence.
+
+    A mapping keeps its type if that can be built from a dict, a namedtuple its own; any other
+    sequence becomes a list.
+    """
 
     def __init__(self, kind: type, columns: dict[Any, LeafColumn], where: str) -> None:
-        self._kind = kind
-        self._columns = columns
-        self._where = where
+        self._kind, self._columns, self._where = kind, columns, where
+        self._is_mapping = issubclass(kind, Mapping)
 
     def put(self, row: int, value: Any) -> None:
-        if not isinstance(value, Mapping) or value.keys() != self._columns.keys():
-            actual = list(value) if isinstance(value, Mapping) else type(value).__name__
-            raise CollateError(
-                f"{self._where} has the keys {actual} but {list(self._columns)} in the first sample"
-            )
-        for key, column in self._columns.items():
+        columns = self._columns
+        if self._is_mapping:
+            fits = isinstance(value, Mapping) and value.keys() == columns.keys()
+        else:
+            fits = isinstance(value, Sequence) and len(value) == len(columns)
+        if not fits:
+            shown = list(value) if isinstance(value, Mapping) else type(value).__name__
+            if isinstance(value, Sequence) and not self._is_mapping:
+                shown = f"{len(value)} parts"
+            first = f"the keys {list(columns)}" if self._is_mapping else f"{len(columns)} parts"
+            raise CollateError(f"{self._where} is {shown} but {first} in the first sample")
+        for key, column in columns.items():
             column.put(row, value[key])
 
     def result(self) -> Any:
-        columns = {key: column.result() for key, column in self._columns.items()}
+        results = {key: column.result() for key, column in self._columns.items()}
+        if not self._is_mapping:
+            parts = list(results.values())
+            return self._kind(*parts) if hasattr(self._kind, "_fields") else parts
         try:
-            return self._kind(columns)
+            return self._kind(results)
         except TypeError:  # a mapping whose constructor takes something else
-            return columns
+            return results
 
 
-class _SequenceColumn:
-    """A sequence of columns: a namedtuple stays one, any other becomes a list."""
-
-    def __init__(self, kind: type, columns: list[LeafColumn], where: str) -> None:
-        self._kind = kind
-        self._columns = columns
-        self._where = where
-
-    def put(self, row: int, value: Any) -> None:
-        if not isinstance(value, Sequence) or len(value) != len(self._columns):
-            actual = f"{len(value)} parts" if isinstance(value, Sequence) else type(value).__name__
-            raise CollateError(
-                f"{self._where} is {actual} but {len(self._columns)} parts in the first sample"
-            )
-        for column, part in zip(self._columns, value, strict=True):
-            column.put(row, part)
-
-    def result(self) -> Any:
-        parts = [column.result() for column in self._columns]
-        if hasattr(self._kind, "_fields"):  # a namedtuple
-            return self._kind(*parts)
-        return parts
+def _allot(size_bytes: int) -> npt.NDArray[np.uint8]:
+    return np.empty(size_bytes, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -246,27 +216,21 @@ class Pad:
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
         for row, sample in enumerate(samples):
-            missing = self.values.keys() - sample.keys() if isinstance(sample, Mapping) else None
-            if missing is None or missing:
+            if not isinstance(sample, Mapping) or self.values.keys() - sample.keys():
                 actual = list(sample) if isinstance(sample, Mapping) else type(sample).__name__
-                raise CollateError(
-                    f"pad: sample {row} of the batch is {actual}: make decode return a dict that "
-                    f"has {', '.join(map(repr, missing or self.values))}"
-                )
+                names = ", ".join(map(repr, self.values))
+                what = f"pad: sample {row} of the batch is {actual}"
+                raise CollateError(f"{what}: make decode return a dict that has {names}")
         if not samples:
             raise CollateError("pad: there is no sample that shows the structure: use drop_last")
-        batch: dict[str, Any] = {}
-        for name in samples[0]:
-            if name in self.values:
-                batch[name] = self._pad_field(name, [sample[name] for sample in samples])
         rest = [{k: v for k, v in sample.items() if k not in self.values} for sample in samples]
-        collation = Collation(
-            rest[0], len(rest), lambda size: np.empty(size, np.uint8), self.leaves
-        )
+        collation = Collation(rest[0], len(rest), _allot, self.leaves)
         for row, sample in enumerate(rest):
             collation.put(row, sample)
-        others = collation.result()
-        batch = {name: batch[name] if name in batch else others[name] for name in samples[0]}
+        batch: dict[str, Any] = collation.result()
+        for name in self.values:
+            batch[name] = self._pad_field(name, [sample[name] for sample in samples])
+        batch = {name: batch[name] for name in samples[0]}
         if self.mask is not None:
             if self.mask in batch:
                 raise CollateError(f"pad: mask={self.mask!r} is a field of the samples already")
@@ -294,10 +258,9 @@ class Pad:
             if array is None:
                 continue
             if array.dtype != first.dtype or array.shape[1:] != first.shape[1:]:
-                raise CollateError(
-                    f"pad: {name!r} is {array.dtype} {array.shape} in sample {row} of the batch "
-                    f"but {first.dtype} {first.shape} in another: only the first axis may differ"
-                )
+                pair = f"{array.dtype} {array.shape} in sample {row} of the batch"
+                pair += f" but {first.dtype} {first.shape} in another"
+                raise CollateError(f"pad: {name!r} is {pair}: only the first axis may differ")
             stack[row, : len(array)] = array
         return self.leaves.as_leaf(stack, rows[0])
 
@@ -309,24 +272,19 @@ class Pad:
                 return None
             array = np.asarray(row)
         if array.ndim == 0 or array.dtype.kind not in "iufbc":
-            raise CollateError(
-                f"pad: {name!r} is {type(row).__name__}: give a list, array or tensor of numbers"
-            )
+            kind = type(row).__name__
+            raise CollateError(f"pad: {name!r} is {kind}: give a list, array or tensor of numbers")
         return array
 
     def _check_value(self, name: str, value: float, dtype: np.dtype[Any], row: Any) -> None:
-        own = str(getattr(row, "dtype", dtype)).rpartition(".")[2]
-        if not isinstance(row, np.ndarray) and own != dtype.name and value != 0:
-            raise CollateError(
-                f"pad: {name!r} is {own}, which is padded with 0 only: make it float32 in decode"
-            )
+        kind = str(getattr(row, "dtype", dtype)).rpartition(".")[2]
+        if not isinstance(row, np.ndarray) and kind != dtype.name and value != 0:
+            raise CollateError(f"pad: {name!r} is {kind}, padded with 0 only: make it float32")
         if dtype.kind in "iub":
             low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
             if value != int(value) or not low <= value <= high:
-                raise CollateError(
-                    f"pad: {name!r} is {dtype}, which cannot hold the value {value!r}: let decode "
-                    f"return int64, or open the data with as_dtype='int64'"
-                )
+                fault = f"{dtype}, which cannot hold the value {value!r}"
+                raise CollateError(f"pad: {name!r} is {fault}: open the data with as_dtype='int64'")
 
 
 def _cut_rows(part: Any) -> Any:
@@ -352,13 +310,11 @@ def pad(values: Mapping[str, float], *, multiple: int = 1, mask: str | None = No
     CollateError for samples that do not fit.
     """
     if not isinstance(values, Mapping) or not values:
-        raise UsageError(
-            f"values is {values!r}: give the fields to pad, such as {{'labels': -100}}"
-        )
+        raise UsageError(f"values is {values!r}: give the fields to pad, as {{'labels': -100}}")
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(f"values[{name!r}] is {value!r}: give the number that fills")
-    if mask is not None and not isinstance(mask, str):
-        raise UsageError(f"mask is {mask!r}: give the name of the field, such as 'attention_mask'")
+    if mask is not None:
+        check_kind("mask", mask, str, "the name of the field, such as 'attention_mask'")
     multiple = check_whole("multiple", multiple, 1, limits.order_count_max)
     return Pad(dict(values), multiple, mask, Arrays())

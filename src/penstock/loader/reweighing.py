@@ -7,7 +7,6 @@ with others if the user gave one.
 from __future__ import annotations
 
 import base64
-import json
 import os
 import sys
 import zlib
@@ -25,6 +24,7 @@ from ..errors import PenstockError, StateError, UsageError
 from ..order.order import Ordering
 from ..ranks.gather import Gather, find_gather
 from ..ranks.place import Place, find_reader
+from .agreement import compare_values
 
 WeightsRecord = Mapping[str, Any]
 
@@ -58,21 +58,20 @@ class Reweighing:
         """
         number = 1 if record is None else int(record["number"]) + 1
         path = None if path is None else os.path.abspath(check_path("path", path))
-        problem: PenstockError | None = None
-        text: dict[str, Any] = {"number": number, "epoch": epoch, "path": path}
-        try:
+        reader = find_reader(place, os.environ, sys.modules)
+        weighed = self._dataset
+
+        def weigh() -> dict[str, Any]:
+            nonlocal weighed
             weighed = self._dataset.weigh(weights, columns=columns)
             table = weighed.join_weights()
-            text["digest"] = table.digest
-            if path is not None and find_reader(place, os.environ, sys.modules).rank == 0:
+            if path is not None and reader.rank == 0:
                 save_weights(path, table, self._dataset.fingerprint)
-        except PenstockError as error:  # the others must hear of it
-            problem = error
-            text["problem"] = str(error)
-        texts = _find_gather(place, gather)(json.dumps(text))
-        if problem is not None:
-            raise problem
-        _compare(texts)
+            return {"number": number, "epoch": epoch, "path": path, "digest": table.digest}
+
+        remedy = "Give all the same ones, gathered from all, at the same epoch's end"
+        compare_values(_find_gather(place, gather), reader, weigh, "hand in other weights", remedy)
+        table = weighed.join_weights()
         saved: dict[str, Any] = {"number": number, "digest": table.digest}
         if path is not None:
             saved["path"] = path
@@ -89,61 +88,35 @@ class Reweighing:
         if record is None:
             return self._make_order(self._dataset)
         named = f"weights number {record.get('number')} of digest {record.get('digest')!r}"
+        values: Any
         try:
-            values = self._find_values(record)
-            if values is None:
-                raise StateError(
-                    f"the state is of {named}, which it does not hold: call set_weights() with "
-                    "them before load_state_dict(), and give it path= in runs to come"
-                )
+            if "values" in record:
+                packed = base64.b64decode(record["values"], validate=True)
+                unpack = zlib.decompressobj()
+                plain = unpack.decompress(packed, 4 * limits.weights_state_samples_max)
+                values = np.frombuffer(plain, "<u4")
+            elif "path" in record:
+                path, data = str(record["path"]), self._dataset.fingerprint
+                values = load_weights(path, data, str(record["digest"])).weights
+            else:
+                remedy = "call set_weights() with them before load_state_dict(), or give it path="
+                raise StateError(f"the state is of {named}, which it does not hold: {remedy}")
             weighed = self._dataset.weigh(values)
         except StateError:
             raise
         except (PenstockError, ValueError, KeyError, TypeError, zlib.error) as error:
             raise StateError(f"the state is of {named}, which cannot be had: {error}") from None
         if weighed.join_weights().digest != record.get("digest"):
-            raise StateError(
-                f"the state is of {named}, and holds others: pass what state_dict() returned"
-            )
+            raise StateError(f"the state is of {named}, and holds others: it was changed")
         return self._make_order(weighed)
-
-    def _find_values(self, record: WeightsRecord) -> Any:
-        if "values" in record:
-            packed = base64.b64decode(record["values"], validate=True)
-            unpack = zlib.decompressobj()
-            plain = unpack.decompress(packed, 4 * limits.weights_state_samples_max)
-            return np.frombuffer(plain, "<u4")
-        if "path" in record:
-            path, data = str(record["path"]), self._dataset.fingerprint
-            return load_weights(path, data, str(record["digest"])).weights
-        return None
 
 
 def _find_gather(place: Place, gather: Gather | None) -> Gather:
     try:
         return find_gather(place, sys.modules, os.environ, gather)
     except UsageError as error:
+        ranks = f"the weights of {place.world_size} ranks ({place.source})"
+        remedy = "initialise torch.distributed first, or give gather="
         raise UsageError(
-            f"set_weights compares the weights of {place.world_size} ranks ({place.source}), which "
-            "have no way to tell each other: initialise torch.distributed first, start them with "
-            "mpiexec and install mpi4py, or give gather=, a function that returns the texts of all "
-            f"ranks ({error})"
+            f"set_weights compares {ranks}, which cannot: {remedy} ({error})"
         ) from None
-
-
-def _compare(texts: list[str]) -> None:
-    """Raise UsageError if ranks differ in the weights that they hand in, or if one has failed."""
-    told = [json.loads(text) for text in texts]
-    for rank, own in enumerate(told):
-        if "problem" in own:
-            raise UsageError(f"set_weights failed on rank {rank}: {own['problem']}")
-    other = next((rank for rank, own in enumerate(told) if own != told[0]), None)
-    if other is not None:
-        names = [name for name in told[0] if told[0][name] != told[other][name]]
-        differences = ", ".join(
-            f"{name} {told[0][name]!r} and {told[other][name]!r}" for name in names
-        )
-        raise UsageError(
-            f"ranks 0 and {other} hand in other weights: {differences}. Give all ranks the same "
-            "ones, gathered from all, at the same epoch's end"
-        )

@@ -31,10 +31,10 @@ from ..plan.replica_policy import Uses
 from ..plan.steps import Assignment, Steps
 from ..ranks.gather import Gather
 from ..ranks.place import Place, detect, suspect_processes
+from .agreement import PeerCheck
 from .auto_shuffle import AutoShuffle
 from .balancing import Balanced, Balancing, balance_costs, name_assignment
 from .batch_tasks import BatchTask, identify_data
-from .equal_batches import PeerCheck
 from .reweighing import Reweighing, WeightsRecord
 
 if TYPE_CHECKING:
