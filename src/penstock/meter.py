@@ -57,7 +57,7 @@ class Requested(NamedTuple):
 
 
 class Timeline(Protocol):
-    """A recorder of the events of each step; see `penstock.loader.perfetto`."""
+    """A recorder of the events of each step; see `penstock.loader.metrics`."""
 
     def record_request(self, epoch: int, step: int, what: Requested) -> None:
         """Record that a step's reads are handed to the engine now."""

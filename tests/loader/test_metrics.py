@@ -28,7 +28,7 @@ from penstock import limits
 from penstock.clock import JumpingClock
 from penstock.errors import UsageError
 from penstock.loader import metrics
-from penstock.loader.perfetto import PerfettoTrace
+from penstock.loader.metrics import PerfettoTrace
 from penstock.loader.prometheus import CounterCollector
 from penstock.meter import STALL_BUCKETS, Counters, Requested, Span
 from tests import warm

@@ -21,10 +21,9 @@ import pytest
 from penstock import limits
 from penstock.budget import Budget
 from penstock.errors import ForkError, UsageError, WorkerError
-from penstock.loader.batch_tasks import BatchTask
 from penstock.loader.sources import WorkerSource
 from penstock.loader.worker_processes import WorkerProcesses
-from penstock.loader.workers import InlineWorkers, Workers, WorkerThreads
+from penstock.loader.workers import BatchTask, InlineWorkers, Workers, WorkerThreads
 from penstock.meter import Meter
 from tests import warm
 from tests.shared_memory import named_memory

@@ -49,10 +49,7 @@ class AutoShuffle:
 
     def __init__(self, dataset: Dataset, seed: int, budget: Budget) -> None:
         if dataset.kind is not None:
-            raise UsageError(
-                "shuffle='auto' does not choose for a mixture or a curriculum: choose 'exact' or "
-                "'blocked'"
-            )
+            raise UsageError(f"shuffle='auto' does not choose for {dataset.kind.noun}: use 'exact'")
         self._dataset = dataset
         self._seed = seed
         self.budget = budget
@@ -84,11 +81,9 @@ class AutoShuffle:
         return f"{self._dataset.path}: {describe_choice(self.record)}"
 
     def _decide(self, place: Place, steps: Steps) -> str:
-        rows = steps.rows(0, place.rank)
-        chosen, probed = choose_shuffle(
-            self._dataset, self.budget, rows, place.world_size, steps.global_batch
-        )
-        return json.dumps(record_choice(len(self._dataset), chosen, probed))
+        rows, data = steps.rows(0, place.rank), self._dataset
+        choice = choose_shuffle(data, self.budget, rows, place.world_size, steps.global_batch)
+        return json.dumps(record_choice(len(data), *choice))
 
 
 def describe_choice(record: Mapping[str, Any]) -> str:
@@ -139,16 +134,19 @@ def choose_shuffle(
     engine = open_engine(index.files, budget, index.mean_bytes)
     try:
         gap_bytes = choose_gap(index, engine.choice)
-        if engine.choice.cached:  # reading is then copying, and blocks would only save calls
-            return Blocking("exact", 1, 1, 1.0, "the data is in the page cache"), None
-        if index.total_bytes == 0:
-            return Blocking("exact", 1, 1, 1.0, "there are no bytes to read"), None
-        if gap_bytes is None:
-            reason = "each sample is a file of its own: neighbours cannot be read together"
-            return Blocking("exact", 1, 1, 1.0, reason), None
-        if index.mean_bytes * (one_in - 1) > gap_bytes:
-            reason = "selected samples lie too far apart to be read together"
-            return Blocking("exact", 1, 1, 1.0, reason), None
+        apart_bytes = index.mean_bytes * (one_in - 1)
+        reasons = {
+            "the data is in the page cache": engine.choice.cached,  # blocks would only save calls
+            "there are no bytes to read": index.total_bytes == 0,
+            "each sample is a file of its own: neighbours cannot be read together": gap_bytes
+            is None,
+            "selected samples lie too far apart to be read together": apart_bytes
+            > (gap_bytes or 0),
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                return Blocking("exact", 1, 1, 1.0, reason), None
+        assert gap_bytes is not None
         probed = probed or measure_cost(index, engine)
     finally:
         engine.close()
@@ -176,10 +174,9 @@ def agree_on_choice(
         return decide()
     store = find_store(modules)
     if store is None:
+        needs = f"shuffle='auto' on {place.world_size} ranks needs torch.distributed"
         raise UsageError(
-            f"shuffle='auto' on {place.world_size} ranks needs torch.distributed (or "
-            "jax.distributed) to tell all of them the choice: initialise it first, or run "
-            "`penstock inspect --shuffle` once and pass the shuffle, block and group that it prints"
+            f"{needs}: initialise it, or pass what `penstock inspect --shuffle` prints"
         )
     if place.rank == 0 and not (store.check([key]) and store.get(key)[:1] == b"{"):
         try:
@@ -190,10 +187,8 @@ def agree_on_choice(
     try:
         choice: str = store.get(key).decode()
     except RuntimeError as error:  # the store timed out, or its server has gone
-        raise UsageError(
-            f"rank {place.rank} did not learn which shuffle rank 0 chose ({error}): iterate the "
-            "loader on all ranks, or give shuffle, block and group"
-        ) from None
+        what = f"rank {place.rank} did not learn which shuffle rank 0 chose ({error})"
+        raise UsageError(f"{what}: iterate the loader on all ranks, or name a shuffle") from None
     if choice.startswith("!"):
         raise UsageError(f"rank 0 could not choose a shuffle: {choice[1:]}")
     return choice

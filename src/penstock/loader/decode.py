@@ -46,10 +46,8 @@ def make_raisable(error: BaseException) -> BaseException:
     """
     if not isinstance(error, StopIteration):
         return error
-    raised = RuntimeError(
-        f"decode, collate or the dataset raised {error!r}: in an iterator this would have ended "
-        "the epoch. Catch it there, or raise another exception"
-    )
+    what = f"decode, collate or the dataset raised {error!r}"
+    raised = RuntimeError(f"{what}, which would have ended the epoch: raise another exception")
     raised.__cause__ = error
     for note in getattr(error, "__notes__", ()):
         raised.add_note(note)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from ..budget import Budget
 from ..errors import UsageError
 from ..meter import Counters, Meter
-from .batch_tasks import EpochTasks
+from .workers import EpochTasks
 
 ReadyBatch = tuple[Any, int, int, int, int, int]
 """A batch, its step, its number of samples, the time at which it was ready, and the parts of the

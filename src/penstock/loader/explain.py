@@ -148,7 +148,7 @@ class Explanation:
         return f"Bound by {_bound_names[self.bound]}: {waiting:.0%} of the time goes to loading."
 
     def __str__(self) -> str:
-        """The verdict first, and last the one change that helps most."""
+        """Show the verdict first, and last the one change that helps most."""
         lines = [self.verdict]
         counted = self.counters
         if self.bound != "unknown":
@@ -166,9 +166,10 @@ class Explanation:
             )
         lines.append(f"from      {_describe_counters(counted, self.setup)}")
         lines.append(f"certainty {self.certainty}")
-        best, others = self.remedies[:1], self.remedies[1:]
-        lines += [f"also      {_format_factor(each.factor)}: {each.how}" for each in others]
-        lines += [f"change    {_format_factor(each.factor)}: {each.how}" for each in best]
+        for number, remedy in enumerate([*self.remedies[1:], *self.remedies[:1]], 1):
+            name = "change" if number == len(self.remedies) else "also"
+            most = f"at most {remedy.factor:.2f}x" if remedy.factor < 10 else "over 10x"
+            lines.append(f"{name:<9} {most}: {remedy.how}")
         return "\n".join(lines)
 
 
@@ -427,10 +428,6 @@ def _describe_counters(counted: Counters, setup: Setup) -> str:
     if counted.failed:
         words.append(f"{counted.failed:,} batches failed")
     return ", ".join(word for word in words if word)
-
-
-def _format_factor(factor: float) -> str:
-    return f"at most {factor:.2f}x" if factor < 10 else "over 10x"
 
 
 def _format_time(time_ns: int) -> str:

@@ -31,11 +31,10 @@ from ..plan.replica_policy import Uses
 from ..plan.steps import Assignment, Steps
 from ..ranks.gather import Gather
 from ..ranks.place import Place, detect, suspect_processes
-from .agreement import PeerCheck
+from .agreement import PeerCheck, Reweighing, WeightsRecord
 from .auto_shuffle import AutoShuffle
 from .balancing import Balanced, Balancing, balance_costs, name_assignment
-from .batch_tasks import BatchTask, identify_data
-from .reweighing import Reweighing, WeightsRecord
+from .workers import BatchTask, identify_data
 
 if TYPE_CHECKING:
     from ..cache.host_agreement import Cache
@@ -95,21 +94,14 @@ class StepSampler:
         self.assignment = assignment
         self._balancing = balancing
         self._fingerprint, self._commit = fingerprint, commit
-        self._batch_size = None if batch_size is None else check_whole("batch_size", batch_size)
-        self._global_batch_size = (
-            None
-            if global_batch_size is None
-            else check_whole("global_batch_size", global_batch_size)
-        )
+        sizes = {"batch_size": batch_size, "global_batch_size": global_batch_size}
+        self._sizes = {name: check_whole(name, n) for name, n in sizes.items() if n is not None}
         self._peer_check = None
         if check_peers is not None:
             self._peer_check = PeerCheck(check_peers, fingerprint)
             if place is None or place.readers is None:
-                raise UsageError(
-                    f"check_peers={check_peers} compares the processes of one data coordinate, "
-                    "and nothing says that there are several: give place= a mesh, a sharding, or "
-                    "Place(rank, world_size, readers=...)"
-                )
+                what = f"check_peers={check_peers} compares the processes of a data coordinate"
+                raise UsageError(f"{what}: give place= a mesh, a sharding, or Place(readers=...)")
         self._requested_place = place
         self._settled: tuple[Place, Steps] | None = None
         if place is not None:
@@ -146,8 +138,8 @@ class StepSampler:
     def find_steps(self, epoch: int, whole: bool = False) -> Steps:
         """Return the geometry of an epoch.
 
-        whole:  of packed rows, count all of them first. Else only the rows of the first steps, and
-                `Steps.extend` counts further.
+        whole:  of packed rows, count all first. Else those of the first steps, and `Steps.extend`
+                counts further.
         """
         rows = self.find_rows(epoch)
         if rows is None:
@@ -290,16 +282,13 @@ class StepSampler:
         """Weigh the samples again from the next epoch on; see `Loader.set_weights`."""
         cursor = self.cursor
         if cursor.begun or cursor.step:
-            raise UsageError(
-                f"set_weights in the middle of epoch {cursor.epoch} (step {cursor.step} of "
-                f"{len(self.steps)}): call it when the epoch has ended, or leave the epoch with "
-                f"set_epoch({cursor.epoch + 1}) first"
+            where = (
+                f"in the middle of epoch {cursor.epoch} (step {cursor.step} of {len(self.steps)})"
             )
+            remedy = f"end the epoch, or call set_epoch({cursor.epoch + 1}) first"
+            raise UsageError(f"set_weights {where}: {remedy}")
         if self._reweighing is None or self.choice is not None:
-            raise UsageError(
-                "set_weights needs a dataset of penstock, without a sampler, and a shuffle that is "
-                "named: 'auto' may choose another order for other weights"
-            )
+            raise UsageError("set_weights needs a dataset of penstock, and a shuffle that is named")
         epoch = cursor.next_epoch
         self._requested_order, self._weights = self._reweighing.weigh(
             weights, columns, self._weights, epoch, self.renew_place(), path, gather
@@ -313,10 +302,8 @@ class StepSampler:
         if record is not None:
             is_record = isinstance(record, Mapping) and type(record.get("number")) is int
             if self._reweighing is None or not is_record:
-                raise StateError(
-                    f"the state has weights that were handed in ({record!r:.100}), and this "
-                    "loader takes none: pass what state_dict() returned to a loader of that kind"
-                )
+                what = f"weights that were handed in ({record!r:.100})"
+                raise StateError(f"the state has {what}: pass it to a loader that takes such")
         if (None if record is None else record.get("digest")) != now:
             assert self._reweighing is not None
             self._requested_order = self._reweighing.resume(record)
@@ -334,16 +321,9 @@ class StepSampler:
 
     def tasks(self, epoch: int, first: int = 0) -> Iterator[BatchTask]:
         """Generate the samples of this rank, step by step from `first` on."""
-        if self._has_batches:
-            raise UsageError(
-                "batch_tokens is for the loader that reads the samples itself, and not for workers "
-                "or samplers: leave out workers='processes', and iterate the loader"
-            )
         if isinstance(self.order, RowOrdering):
-            raise UsageError(
-                "packed rows are laid out by the loader that reads their documents, and not by "
-                "workers or samplers: leave out workers='processes', and iterate the loader"
-            )
+            what = "batch_tokens is for" if self._has_batches else "packed rows are laid out by"
+            raise UsageError(f"{what} the loader that reads: leave out workers='processes'")
         steps, rank, order = self.steps, self.place.rank, self.order.at_epoch(epoch)
         key = Order(1, order.seed, epoch, purpose="augmentation").key()
         window = steps.window(rank)
@@ -366,11 +346,8 @@ class StepSampler:
         """
         if self._peer_check is not None and self._peer_check.is_due(step):
             done = step - 1
-            positions, _, _ = (
-                self.find_steps(epoch)
-                .extend(step)
-                .positions(done, step, self.place.rank, order := self.order.at_epoch(epoch))
-            )
+            order, steps = self.order.at_epoch(epoch), self.find_steps(epoch).extend(step)
+            positions, _, _ = steps.positions(done, step, self.place.rank, order)
             self._peer_check.compare(self.place, epoch, done, order.rows(positions)[0])
         if not self._has_rows:
             (self._cursor or self.cursor).move(epoch, step)
@@ -391,7 +368,6 @@ class StepSampler:
         """Do nothing: the last step was recorded."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that starts next."""
         self.cursor.set_epoch(epoch)
 
     def _is_end(self, epoch: int, step: int) -> bool:
@@ -415,12 +391,8 @@ class StepSampler:
             or find_base(order) is None
             or self.assignment in ("local", "balanced")
         ):
-            raise UsageError(
-                "Cache.replicas is True, but the next use of a sample by a rank is known only for "
-                "one dataset (not a mixture or a curriculum, and without weights) with "
-                "assignment='strided' or 'contiguous': leave replicas out (assignment='local' does "
-                "not need them)"
-            )
+            known = "the next use of a sample is known for one dataset without weights"
+            raise UsageError(f"Cache.replicas: {known}, 'strided' or 'contiguous': leave it out")
         return Uses(order, self.steps, ranks, epoch)
 
     def renew_place(self) -> Place:
@@ -429,9 +401,18 @@ class StepSampler:
         A process group may have been started since the place was first looked up. Raises UsageError
         if it is another one in the middle of an epoch.
         """
-        now = self._find_new_place()
-        if now is not None:
-            self._settle_again(now)
+        now, cursor, was = self._find_new_place(), self._cursor, self.place
+        if now is None:
+            return was
+        if cursor is not None and cursor.step != 0 and cursor.begun:
+            ranks = [f"rank {at.rank} of {at.world_size} ({at.source})" for at in (was, now)]
+            what = f"the loader ran as {ranks[0]} and is now {ranks[1]}"
+            raise UsageError(f"{what}: create it after init_process_group, or pass rank=")
+        self._settled = self._order = self._cursor = None
+        if cursor is not None and cursor.step != 0:  # from a state, which fits any ranks
+            self.cursor.restore(cursor.state(), now.world_size)
+        elif cursor is not None:
+            self.cursor.set_epoch(cursor.next_epoch)
         return self.place
 
     @property
@@ -463,30 +444,13 @@ class StepSampler:
         was, now = self._settled[0], detect(None, None, os.environ, sys.modules)
         return None if (now.rank, now.world_size) == (was.rank, was.world_size) else now
 
-    def _settle_again(self, now: Place) -> None:
-        was, cursor = self.place, self._cursor
-        if cursor is not None and cursor.step != 0 and cursor.begun:
-            raise UsageError(
-                f"the loader ran as rank {was.rank} of {was.world_size} ({was.source}) and is now "
-                f"rank {now.rank} of {now.world_size} ({now.source}): create it after "
-                "init_process_group, or pass rank= and world_size="
-            )
-        self._settled = self._order = self._cursor = None
-        if cursor is not None and cursor.step != 0:  # from a state, which fits any ranks
-            self.cursor.restore(cursor.state(), now.world_size)
-        elif cursor is not None:
-            self.cursor.set_epoch(cursor.next_epoch)
-
     def _settle(self) -> tuple[Place, Steps]:
         if self._settled is not None:
             return self._settled
         place = self._requested_place or detect(None, None, os.environ, sys.modules)
         if place.conflict is not None:
-            warnings.warn(
-                f"{place.conflict}, but {place.source} is initialised as rank {place.rank} of "
-                f"{place.world_size}, which is used",
-                stacklevel=4,
-            )
+            ranks = f"{place.source} is initialised as rank {place.rank} of {place.world_size}"
+            warnings.warn(f"{place.conflict}, but {ranks}, which is used", stacklevel=4)
         hint = suspect_processes(os.environ, sys.modules) if place.source == "default" else None
         if hint is not None:
             warnings.warn(
@@ -500,12 +464,15 @@ class StepSampler:
 
     def _make_steps(self, world_size: int, locality: Locality | None = None) -> Steps:
         unknown = self.assignment == "local" and locality is None  # before the first epoch
+        sizes, most = self._sizes, limits.order_count_max
+        global_batch = sizes.get("global_batch_size") or sizes.get("batch_size", 1) * world_size
+        if global_batch > most:
+            ranks = f"batch_size is {sizes['batch_size']} on {world_size:,} ranks"
+            raise UsageError(f"{ranks}: a global batch has at most 2^62 samples; lower it")
+        has_rows = isinstance(self._requested_order, PackedOrder)  # counted as an epoch goes on
         return Steps(
-            # Rows are counted as an epoch goes on.
-            limits.order_count_max
-            if isinstance(self._requested_order, PackedOrder)
-            else len(self._requested_order),
-            self._compute_global_batch(world_size),
+            most if has_rows else len(self._requested_order),
+            global_batch,
             world_size,
             self.drop_last,
             self.pad,
@@ -513,15 +480,6 @@ class StepSampler:
             locality if self.assignment == "local" else None,
             balance=None if self._balancing is None else self._balancing.locate(locality),
         )
-
-    def _compute_global_batch(self, world_size: int) -> int:
-        samples = self._global_batch_size or (self._batch_size or 1) * world_size
-        if samples > limits.order_count_max:
-            raise UsageError(
-                f"batch_size is {self._batch_size} on {world_size:,} ranks: a global batch has at "
-                f"most 2^62 samples; lower batch_size"
-            )
-        return samples
 
 
 def make_step_sampler(

@@ -27,7 +27,6 @@ from ..index.table import Index
 from ..meter import Meter, divide_wait
 from ..plan.steps import StepPlan
 from .batch import Batch, choose_readahead, mark_batch
-from .batch_tasks import BatchTask
 from .collate import Collation, Leaves, Pad, Take
 from .cpu_throttle import CpuThrottle
 from .decode import (
@@ -43,7 +42,7 @@ from .decode import (
 )
 from .epoch import ReadyBatch
 from .step_reader import StepReader, poll_ns
-from .workers import Workers
+from .workers import BatchTask, Workers
 
 _decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has, if they fit
 

@@ -34,7 +34,6 @@ from ..dataset.weighing import WeightsOf
 from ..errors import UsageError
 from ..loader.balancing import Balanced
 from ..loader.batch import Batch
-from ..loader.batch_tasks import EpochTasks, SamplerTasks
 from ..loader.collate import Pad
 from ..loader.decode import RowDecode, RowReader
 from ..loader.epoch import DeviceTransfer, EpochIterator, OpenEpoch
@@ -44,7 +43,7 @@ from ..loader.metrics import serve_if_configured
 from ..loader.sampler import StepSampler, make_step_sampler
 from ..loader.sources import WorkerSource
 from ..loader.worker_processes import WorkerProcesses
-from ..loader.workers import InlineWorkers, Workers, WorkerThreads
+from ..loader.workers import EpochTasks, InlineWorkers, SamplerTasks, Workers, WorkerThreads
 from ..meter import Counters, Meter
 from ..order.order import Order
 from ..plan.cursor import Cursor
@@ -231,7 +230,7 @@ class DataLoader:
         self._user_collate = collate_fn
         self.collate_fn = refuse_rebuilding
         size = 1 if batch_size is None else batch_size  # without batches a step is one sample
-        is_unsized = global_batch_size is not None or (batch_tokens is not None and size == 1)
+        is_unsized = global_batch_size is not None or (batch_tokens is not None and batch_size == 1)
         options: dict[str, Any] = {
             "batch_size": None if is_unsized else size,
             "global_batch_size": global_batch_size,

@@ -24,8 +24,8 @@ from ..budget import Budget
 from ..dataset.dataset import Dataset
 from ..dataset.sample import Decode, can_take_views
 from ..loader.batch import Batch, BatchReader
-from ..loader.batch_tasks import BatchTask
 from ..loader.decode import RowDecode, takes_views
+from ..loader.workers import BatchTask
 from ..order.augmentation import derive_sample_seed
 from .tensors import Tensors, finish_batch
 
