@@ -81,7 +81,7 @@ them."""
 
 BUDGETS = {
     "": 1_823,
-    "cache": 4_250,
+    "cache": 4_164,
     "checkpoint": 6_740,
     "cli": 2_553,
     "convert": 2_865,

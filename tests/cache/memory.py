@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from penstock import limits
-from penstock.cache.peer import NONE, BasePeer, Fetch, Numbers, Part, PeerEvents, Reason
+from penstock.cache.peer import NONE, Fetch, Numbers, Part, Peer, PeerEvents, Reason
 from penstock.clock import Clock, SystemClock
 from penstock.engine.protocol import Mask
 
 
-class MemoryPeer(BasePeer):
+class MemoryPeer(Peer):
     """Nodes in one process, for tests: exact, and deterministic if one thread drives them all.
 
     Each step takes everything that was sent before, in the order of sending. An answer is copied
@@ -50,13 +50,15 @@ class MemoryPeer(BasePeer):
     def _knows(self, node: int) -> bool:
         return node != self.node and 0 <= node < len(self._group)
 
-    def _start(self, fetch: Fetch) -> None:
+    def _send_fetch(self, fetch: Fetch) -> bool:
         """Put the fetch into the other node's inbox."""
         ticket, way = fetch.ticket, self.node
         columns = fetch.keys.copy(), fetch.lengths.copy()
         other = self._group[fetch.node]
-        if not other._post(lambda peer: peer._unanswered.add(way, *columns, ticket, way)):
-            self._fetches.end(fetch, Reason.GONE)
+        is_open = other._post(lambda peer: peer._add_request(way, *columns, ticket, way))
+        if not is_open:
+            self._end_fetch(fetch, Reason.GONE)
+        return is_open
 
     def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
         """Take what is in the inbox; wait for it if there is nothing."""
@@ -65,29 +67,27 @@ class MemoryPeer(BasePeer):
             waiting = select.poll()
             for descriptor in (self._bell.fileno(), *also):
                 waiting.register(descriptor, select.POLLIN)
-            waiting.poll(math.ceil(self._fetches.wait_ns(timeout_ns) / 1e6))
+            waiting.poll(math.ceil(self._wait_ns(timeout_ns) / 1e6))
         with contextlib.suppress(BlockingIOError):
             self._bell.recv(1 << 16)
         for _ in range(len(self._inbox)):
             self._inbox.popleft()(self)
-        for fetch in self._fetches.late():
-            self._fetches.end(fetch, Reason.TIMEOUT)
+        for fetch in self._find_overdue():
+            self._end_fetch(fetch, Reason.TIMEOUT)
+            self._ask(fetch.node)
         return self._report()
 
     def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
         """Put the parts into the asking node's inbox."""
-        self._require_open()
-        asked, views, mask = self._unanswered.settle(request, parts, refused)
+        asked, views, mask = self._settle(request, parts, refused)
         self._group[asked.request.node]._post(lambda peer: peer._receive(asked.ticket, views, mask))
 
     def close(self) -> None:
         """Forget everything, and tell the others."""
         if self._closed:
             return
-        self._closed = True
+        super().close()
         self._inbox.clear()
-        self._fetches.clear()
-        self._unanswered.clear()
         self._bell.close()
         self._rope.close()
         node = self.node
@@ -104,15 +104,16 @@ class MemoryPeer(BasePeer):
         return True
 
     def _receive(self, ticket: int, parts: list[memoryview], refused: Mask) -> None:
-        fetch = self._fetches.find(ticket)
+        fetch = self._fetches.get(ticket)
         if fetch is None:
             self._counters["late"] += 1
             return
         fetch.start(refused)
         for part in parts:
             fetch.take(part)
-        self._fetches.end(fetch)
+        self._end_fetch(fetch)
+        self._ask(fetch.node)
 
     def _lose(self, node: int) -> None:
-        for fetch in self._fetches.of(node):
-            self._fetches.end(fetch, Reason.GONE)
+        for fetch in self._fetches_of(node):
+            self._end_fetch(fetch, Reason.GONE)

@@ -15,17 +15,17 @@ import pytest
 
 import penstock
 from penstock.cache import disk as disk_tier
-from penstock.cache import engine, join, shared_memory
+from penstock.cache import engine, join, slab
 from penstock.loader import epoch, step_reader
 from penstock.loader import sources as engine_source
 from penstock.loader import step_reader as ticket_router
 from tests.interrupts import interrupt
 
 _modules = (
-    *(disk_tier, engine, join, shared_memory, threading),
+    *(disk_tier, engine, join, slab, threading),
     *(engine_source, epoch, step_reader, ticket_router),
 )
-_joining = (disk_tier, engine, join, shared_memory)
+_joining = (disk_tier, engine, join, slab)
 _patience_s = 240.0  # a guard against hanging, not a measure
 
 

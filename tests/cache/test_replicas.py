@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.cache import host_agreement
 from penstock.cache.replicas import ReplicaLayout, Replicas
-from penstock.cache.shared_memory import alignment_default
+from penstock.cache.slab import alignment_default
 from penstock.errors import UsageError
 from penstock.order.order import Order
 from penstock.plan.cache_blocks import required_bytes, sample_key_lengths, samples_per_block

@@ -2,7 +2,7 @@
 
 `join_cache` is called on every rank. The ranks introduce themselves by a *gather* function
 (`penstock.ranks`), and all compute the same placement of cache blocks on nodes. A node keeps its
-share in a *tier*: shared memory (`shared_memory`), which its ranks fill together, or a folder on
+share in a *tier*: shared memory (`slab`), which its ranks fill together, or a folder on
 a local disk (`disk`), which later runs find again. A *peer* exchanges samples with other nodes
 (`peer`), over ZeroMQ or MPI. *Replicas* are copies of other nodes' samples in memory left over.
 `engine` joins all of these into an engine that a loader uses like any other. It performs what

@@ -15,7 +15,7 @@ synced. A cache block or an entry that a crash has torn, or that is damaged in a
 its checksum, compared on every read; it is then read from storage again. The room of such
 a cache block, and of one whose writer was killed, is not used again before the folder is emptied.
 
-The state of the slots (ready, or being filled by whom) is in shared memory (`shared_memory`). The
+The state of the slots (ready, or being filled by whom) is in shared memory (`slab`). The
 first rank makes it from the table, and the others attach to it.
 """
 
@@ -44,7 +44,7 @@ from ..engine.storage_queue import PROCESS_QUEUE
 from ..errors import StorageError, UsageError
 from ..extent import Int
 from ..own_files import check_private_folder, open_own
-from .shared_memory import (
+from .slab import (
     LEFT_OUT,
     READY,
     Codes,

@@ -39,7 +39,7 @@ from ..ranks.place import Place
 from .disk import read_note
 from .key_index import Addressed
 from .replicas import ReplicaLayout
-from .shared_memory import alignment_default
+from .slab import alignment_default
 
 log = logging.getLogger("penstock")
 _seed = 0x70656E73746F636B

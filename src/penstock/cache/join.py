@@ -37,7 +37,7 @@ from .host_agreement import (
 from .key_index import Addressed
 from .peer import Peer
 from .replicas import Replicas
-from .shared_memory import RamTier, alignment_default
+from .slab import RamTier, alignment_default
 
 log = logging.getLogger("penstock")
 

@@ -153,12 +153,12 @@ class MPIPeer(MessagePeer):
     def _knows(self, node: int) -> bool:
         return node in self._nodes
 
-    def _start(self, fetch: Fetch) -> None:
-        """Send the request, or let it wait for room in flight."""
+    def _send_fetch(self, fetch: Fetch) -> bool:
         if self._nodes[fetch.node].gone:
-            self._fetches.end(fetch, Reason.GONE)
-        else:
-            self._ask(fetch.node)
+            self._end_fetch(fetch, Reason.GONE)
+            return False
+        self._send(fetch.node, _SAID, self._job.request(fetch))
+        return True
 
     def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
         """Send and receive messages; probe again and again if there is none."""
@@ -175,7 +175,7 @@ class MPIPeer(MessagePeer):
             if events.completions or events.requests or now_ns >= until_ns or waiting.poll(0):
                 return events
             nap_ns = min((now_ns - self._moved_ns) // 8, int(limits.peer_nap_s * 1e9))
-            nap_ns = min(nap_ns, self._fetches.wait_ns(until_ns - now_ns))
+            nap_ns = min(nap_ns, self._wait_ns(until_ns - now_ns))
             if nap_ns >= 1_000_000 and waiting.poll(nap_ns // 1_000_000):
                 return events
             if nap_ns < 1_000_000:
@@ -183,8 +183,7 @@ class MPIPeer(MessagePeer):
 
     def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
         """Send the answer. Parts of `limits.peer_join_bytes` and more are not copied by us."""
-        self._require_open()
-        asked, views, mask = self._unanswered.settle(request, parts, refused)
+        asked, views, mask = self._settle(request, parts, refused)
         node = asked.request.node
         if self._nodes[node].gone:
             self._counters["unreachable"] += 1
@@ -200,9 +199,7 @@ class MPIPeer(MessagePeer):
         """Tell the others, and wait for `limits.peer_leave_s` at most until they know."""
         if self._closed:
             return
-        self._closed = True
-        self._fetches.clear()
-        self._unanswered.clear()
+        super().close()
         if MPI.Is_finalized():
             return
         for node, other in self._nodes.items():
@@ -339,20 +336,12 @@ class MPIPeer(MessagePeer):
             if not self._closed:
                 self._counters["gone"] += 1
                 self._send(node, _SAID, self._job.header(LEFT))
-            for fetch in self._fetches.of(node):
+            for fetch in self._fetches_of(node):
                 self._end(fetch, Reason.GONE)
         else:
             raise PeerProtocolError("malformed")
 
     # -- asking --------------------------------------------------------------------------------
-
-    def _ask(self, node: int) -> None:
-        """Send waiting requests while there is room in flight."""
-        if self._nodes[node].gone:
-            return
-        while (fetch := self._fetches.next(node)) is not None:
-            self._fetches.note_sent(fetch)
-            self._send(node, _SAID, self._job.request(fetch))
 
     def _hear_answer(self, node: int, header: PeerHeader, mask: memoryview) -> None:
         other, tag = self._nodes[node], self._tag(header.ticket)
@@ -406,7 +395,7 @@ class MPIPeer(MessagePeer):
 
     def _end(self, fetch: Fetch, reason: Reason | None = None) -> None:
         """Report a fetch, at once or as soon as MPI no longer writes for it."""
-        if self._fetches.find(fetch.ticket) is None:
+        if fetch.ticket not in self._fetches:
             return
         other, tag = self._nodes[fetch.node], self._tag(fetch.ticket)
         if other.begun.pop(tag, None) is not None and not fetch.is_complete:
@@ -414,11 +403,11 @@ class MPIPeer(MessagePeer):
         if reason is not None and self._writing[fetch.ticket]:
             self._verdicts.setdefault(fetch.ticket, reason)
             return
-        self._fetches.end(fetch, reason)
+        self._end_fetch(fetch, reason)
         self._ask(fetch.node)
 
     def _expire(self) -> None:
-        for fetch in self._fetches.late():
+        for fetch in self._find_overdue():
             if fetch.ticket not in self._verdicts:
                 self._end(fetch, Reason.TIMEOUT)
             elif self._clock.now_ns() > fetch.deadline_ns + self._timeout_ns:
@@ -441,9 +430,7 @@ class MPIPeer(MessagePeer):
             return
         other = self._nodes[node]
         fetch = other.begun.get(arrival.tag)
-        if fetch is None and wrong.ticket is not None:
-            fetch = self._fetches.find(wrong.ticket)
-            fetch = fetch if fetch and fetch.is_sent and fetch.node == node else None
+        fetch = fetch or self._find_sent(node, wrong.ticket)
         if fetch is not None:
             self._end(fetch, reason)
 

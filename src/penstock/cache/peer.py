@@ -6,24 +6,25 @@ beforehand, from the index. The node that is asked sees a *request*, and answers
 bytes: with all of them back to back, or without those that it refuses.
 
 The life of a fetch: submit -> a request there -> answer there -> bytes at their targets here ->
-reported by step. It is reported once, in bounded time, whatever the other side does. Between submit
-and that report the peer keeps its arrays alive. Afterwards the peer holds no
-reference to them, and an answer that comes too late is dropped.
+reported by step. It is reported once, in bounded time, whatever the other side does: a fetch from a
+peer that is silent fails after `timeout_s`, and `penstock.plan.CacheSession` decides how its keys
+come then. Between submit and that report the peer keeps its arrays alive. Afterwards the peer holds
+no reference to them, and an answer that comes too late is dropped.
 
 A peer has no thread that runs Python code. One thread calls it, and requests and answers make
 progress while that thread is in `step`.
 
-Every peer passes `penstock.testing.PeerSuite` unchanged.
+`Peer` keeps the books of every transport: what was asked, by whom, and until when. A transport
+(`zeromq`, `mpi`) moves messages. Each passes `penstock.testing.PeerSuite` unchanged.
 """
 
 from __future__ import annotations
 
 import enum
-import itertools
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +43,6 @@ Numbers = npt.NDArray[np.int64]
 """Numbers of keys in a fetch or request: 0 is its first."""
 
 Part = bytes | memoryview | npt.NDArray[np.uint8]
-
-_key, _int = np.dtype(np.uint64), np.dtype(np.int64)
 
 NONE: Numbers = np.empty(0, np.int64)
 NONE.flags.writeable = False
@@ -94,100 +93,6 @@ class PeerEvents(NamedTuple):
 
     completions: list[PeerCompletion]
     requests: list[PeerRequest]
-
-
-class Peer(Protocol):
-    """Sends and serves requests for samples between nodes."""
-
-    node: int
-
-    def submit(
-        self,
-        node: int,
-        keys: Keys,
-        lengths: Bytes,
-        targets: Bytes,
-        buffers: Sequence[Buffer],
-        numbers: Numbers,
-    ) -> int:
-        """Ask a node for keys, and return the ticket of the fetch, a number that grows.
-
-        keys (uint64), lengths, targets and numbers (int64) are one-dimensional and as long as each
-        other, at most `limits.peer_keys_max`; key i goes to `lengths[i]` bytes from `targets[i]` on
-        of the buffer `buffers[numbers[i]]`.
-        Never waits. Raises UsageError if that cannot be done, or the node is none of the others;
-        then no ticket is used up. Destinations of unreported keys must not overlap; nobody checks.
-        """
-        ...
-
-    def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
-        """Send and receive messages, and report events; wait while nothing happens.
-
-        Returns after `timeout_ns` at the latest, and at once when one of the file descriptors
-        `also` is readable. May return without events before that.
-        """
-        ...
-
-    def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
-        """Answer a request with `parts`.
-
-        The parts, one after the other, are the bytes of the request's keys in their order, without
-        the keys whose numbers are `refused` (int64, ascending, each once). The parts need not have
-        the keys' boundaries. Nobody may change their memory afterwards: it may be read until the
-        peer is closed.
-
-        Never waits. Raises UsageError, and leaves the request open, if the bytes are not as many as
-        those keys have. Each request is answered once; an answer that nobody waits for any more is
-        dropped.
-        """
-        ...
-
-    def counters(self) -> dict[str, int]:
-        """Return how often each failure occurred, by name; each peer's docstring lists its
-        names."""
-        ...
-
-    def close(self) -> None:
-        """Forget all fetches and requests, and free everything. May be called again.
-
-        To the others this node is gone. Fetches that were not reported by then never are.
-        """
-        ...
-
-
-# -- asking: what every peer keeps of a fetch ------------------------------------------------------
-
-
-def check_fetch(
-    keys: Keys, lengths: Bytes, targets: Bytes, buffers: Sequence[Buffer], numbers: Numbers
-) -> None:
-    """Raise UsageError unless a peer may be asked for this; the message names the first culprit."""
-    check_buffers(buffers)
-    columns = (
-        *(("keys", keys, _key), ("lengths", lengths, _int)),
-        *(("targets", targets, _int), ("numbers", numbers, _int)),
-    )
-    for name, column, dtype in columns:
-        if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
-            raise UsageError(f"{name} is {describe_argument(column)}: use one dimension of {dtype}")
-        if len(column) != len(keys):
-            raise UsageError(f"{name} has {len(column)} values where keys has {len(keys)}")
-    if len(keys) > limits.peer_keys_max:
-        most = limits.peer_keys_max
-        raise UsageError(f"a fetch of {len(keys)} keys is more than peer_keys_max {most}: split it")
-    refuse_first(lengths < 0, lambda i: f"key {i} has length {lengths[i]}: give 0 or more")
-    refuse_first(
-        (numbers < 0) | (numbers >= len(buffers)),
-        lambda i: f"key {i} goes to buffer {numbers[i]} of {len(buffers)}: count from 0",
-    )
-    size = np.array([len(buffer) for buffer in buffers], np.int64)[numbers]
-    refuse_first(
-        (targets < 0) | (targets > size - lengths),
-        lambda i: (
-            f"key {i} goes to {targets[i]}..{int(targets[i]) + int(lengths[i])} of a buffer of"
-            f" {size[i]} bytes"
-        ),
-    )
 
 
 class Fetch:
@@ -281,102 +186,6 @@ class Fetch:
         return self.received == self.expected
 
 
-class Fetches:
-    """Unreported fetches of a node: waiting to be sent, in flight (a bounded number and bytes for
-    each other node), and to be reported."""
-
-    def __init__(self, timeout_s: float, clock: Clock) -> None:
-        if not 0 < timeout_s < math.inf:
-            raise UsageError(f"timeout_s is {timeout_s}: give a number of seconds above 0")
-        self._timeout_ns, self._clock = int(timeout_s * 1e9), clock
-        self._open: dict[int, Fetch] = {}  # in the order of their deadlines
-        self._waiting: defaultdict[int, deque[Fetch]] = defaultdict(deque)  # by node, in order
-        self._in_flight: Counter[int] = Counter()  # fetches, by node
-        self._in_flight_bytes: Counter[int] = Counter()
-        self._ended: list[PeerCompletion] = []
-        self.submitted = 0
-
-    def open(
-        self,
-        node: int,
-        columns: tuple[Keys, Bytes, Bytes, Numbers],
-        buffers: Sequence[Buffer],
-    ) -> Fetch:
-        """Start a fetch that was checked before; its time starts."""
-        deadline_ns = self._clock.now_ns() + self._timeout_ns
-        fetch = Fetch(self.submitted, node, columns, buffers, deadline_ns)
-        self._open[fetch.ticket] = fetch
-        self._waiting[node].append(fetch)
-        self.submitted += 1
-        return fetch
-
-    def find(self, ticket: int) -> Fetch | None:
-        """Return a fetch under way; None after its end."""
-        return self._open.get(ticket)
-
-    def of(self, node: int) -> list[Fetch]:
-        """Return the fetches from a node."""
-        return [fetch for fetch in self._open.values() if fetch.node == node]
-
-    def next(self, node: int) -> Fetch | None:
-        """Return the fetch to be sent to a node now, if there is room for it."""
-        waiting = self._waiting[node]
-        if not waiting:
-            return None
-        is_full = (
-            self._in_flight[node] >= limits.peer_inflight_fetches
-            or self._in_flight_bytes[node] + waiting[0].size > limits.peer_inflight_bytes
-        )
-        return None if self._in_flight[node] and is_full else waiting[0]
-
-    def note_sent(self, fetch: Fetch) -> None:
-        """Record that the fetch that `next` returned was sent."""
-        self._waiting[fetch.node].popleft()
-        fetch.is_sent = True
-        self._in_flight[fetch.node] += 1
-        self._in_flight_bytes[fetch.node] += fetch.size
-
-    def end(self, fetch: Fetch, reason: Reason | None = None) -> None:
-        """End a fetch that was answered, or failed; `report` will return it."""
-        del self._open[fetch.ticket]
-        if fetch.is_sent:
-            self._in_flight[fetch.node] -= 1
-            self._in_flight_bytes[fetch.node] -= fetch.size
-        else:
-            self._waiting[fetch.node].remove(fetch)  # else its buffers would stay alive
-        failures = fetch.refused if reason is None else np.arange(len(fetch.keys))
-        self._ended.append(PeerCompletion(fetch.ticket, failures, reason))
-
-    def late(self) -> list[Fetch]:
-        """Return the fetches whose time is over."""
-        now_ns = self._clock.now_ns() if self._open else 0
-        return [
-            *itertools.takewhile(lambda fetch: fetch.deadline_ns <= now_ns, self._open.values())
-        ]
-
-    def wait_ns(self, timeout_ns: int) -> int:
-        """Return the longest time to wait: to the next deadline, or 0 if a report is due."""
-        if self._ended:
-            return 0
-        for fetch in self._open.values():
-            timeout_ns = min(timeout_ns, fetch.deadline_ns - self._clock.now_ns())
-            break
-        return max(timeout_ns, 0)
-
-    def report(self) -> list[PeerCompletion]:
-        """Return the fetches that ended since the last report."""
-        ended, self._ended = self._ended, []
-        return ended
-
-    def clear(self) -> None:
-        self._open.clear()
-        self._waiting.clear()
-        self._ended.clear()
-
-
-# -- answering: what every peer keeps of a request -------------------------------------------------
-
-
 class OpenRequest(NamedTuple):
     """A request that waits for its answer; `way` is the route of the answer."""
 
@@ -385,31 +194,176 @@ class OpenRequest(NamedTuple):
     way: object
 
 
-class OpenRequests:
-    """The unanswered requests of other nodes."""
+class Peer:
+    """Sends and serves requests for samples between nodes; a transport defines `step`, `answer`,
+    `close`, `_knows` and `_send_fetch`.
 
-    def __init__(self) -> None:
-        self._open: dict[int, OpenRequest] = {}
-        self._new: list[PeerRequest] = []
-        self._per_node: Counter[int] = Counter()
-        self._number = 0
+    timeout_s:  how long a node may be silent before a fetch from it fails.
+    counters:   names of the transport's failures.
+    """
 
-    def __len__(self) -> int:
-        return len(self._open)
+    def __init__(self, node: int, timeout_s: float, clock: Clock, counters: Sequence[str]) -> None:
+        if not 0 < timeout_s < math.inf:
+            raise UsageError(f"timeout_s is {timeout_s}: give a number of seconds above 0")
+        self.node = node
+        self._clock, self._timeout_ns = clock, int(timeout_s * 1e9)
+        self._counters = dict.fromkeys(counters, 0)
+        self._closed = False
+        # Fetches that were not reported: waiting to be sent, in flight (a bounded number and bytes
+        # for each other node), and to be reported.
+        self._submitted = 0
+        self._fetches: dict[int, Fetch] = {}  # by ticket, in the order of their deadlines
+        self._waiting: defaultdict[int, deque[Fetch]] = defaultdict(deque)  # by node, in order
+        self._in_flight: Counter[int] = Counter()  # fetches, by node
+        self._in_flight_bytes: Counter[int] = Counter()
+        self._ended: list[PeerCompletion] = []
+        # Requests of others.
+        self._requested = 0
+        self._requests: dict[int, OpenRequest] = {}  # by number: unanswered
+        self._unanswered: Counter[int] = Counter()  # by node
+        self._new_requests: list[PeerRequest] = []
 
-    def of(self, node: int) -> int:
-        """Return the number of unanswered requests of a node."""
-        return self._per_node[node]
+    # -- for the node's thread ---------------------------------------------------------------------
 
-    def add(self, node: int, keys: Keys, lengths: Bytes, ticket: int, way: object) -> None:
+    def submit(
+        self,
+        node: int,
+        keys: Keys,
+        lengths: Bytes,
+        targets: Bytes,
+        buffers: Sequence[Buffer],
+        numbers: Numbers,
+    ) -> int:
+        """Ask a node for keys, and return the ticket of the fetch, a number that grows.
+
+        keys (uint64), lengths, targets and numbers (int64) are one-dimensional and as long as each
+        other, at most `limits.peer_keys_max`; key i goes to `lengths[i]` bytes from `targets[i]` on
+        of the buffer `buffers[numbers[i]]`.
+        Never waits. Raises UsageError if that cannot be done, or the node is none of the others;
+        then no ticket is used up. Destinations of unreported keys must not overlap; nobody checks.
+        """
+        self._require_open()
+        if not self._knows(node):
+            raise UsageError(f"node {node} is none of the others of node {self.node}")
+        _check_fetch(keys, lengths, targets, buffers, numbers)
+        deadline_ns = self._clock.now_ns() + self._timeout_ns
+        columns = (keys, lengths, targets, numbers)
+        fetch = Fetch(self._submitted, node, columns, buffers, deadline_ns)
+        self._fetches[fetch.ticket] = fetch
+        self._waiting[node].append(fetch)
+        self._submitted += 1
+        self._ask(node)
+        return fetch.ticket
+
+    def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
+        """Send and receive messages, and report events; wait while nothing happens.
+
+        Returns after `timeout_ns` at the latest, and at once when one of the file descriptors
+        `also` is readable. May return without events before that.
+        """
+        raise NotImplementedError
+
+    def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
+        """Answer a request with `parts`.
+
+        The parts, one after the other, are the bytes of the request's keys in their order, without
+        the keys whose numbers are `refused` (int64, ascending, each once). The parts need not have
+        the keys' boundaries. Nobody may change their memory afterwards: it may be read until the
+        peer is closed.
+
+        Never waits. Raises UsageError, and leaves the request open, if the bytes are not as many as
+        those keys have. Each request is answered once; an answer that nobody waits for any more is
+        dropped.
+        """
+        raise NotImplementedError
+
+    def counters(self) -> dict[str, int]:
+        """Return how often each failure occurred, by name; each transport's docstring lists its
+        names."""
+        return dict(self._counters)
+
+    def close(self) -> None:
+        """Forget all fetches and requests, and free everything. May be called again.
+
+        To the others this node is gone. Fetches that were not reported by then never are.
+        """
+        self._closed = True
+        self._fetches.clear()
+        self._waiting.clear()
+        self._ended.clear()
+        self._requests.clear()
+        self._new_requests.clear()
+
+    # -- for transports: asking --------------------------------------------------------------------
+
+    def _knows(self, node: int) -> bool:
+        raise NotImplementedError
+
+    def _send_fetch(self, fetch: Fetch) -> bool:
+        """Send a fetch; return False if it has to wait, or has ended."""
+        raise NotImplementedError
+
+    def _ask(self, node: int) -> None:
+        """Send the waiting fetches to a node while there is room in flight."""
+        waiting = self._waiting[node]
+        while waiting:
+            fetch = waiting[0]
+            is_full = (
+                self._in_flight[node] >= limits.peer_inflight_fetches
+                or self._in_flight_bytes[node] + fetch.size > limits.peer_inflight_bytes
+            )
+            if (self._in_flight[node] and is_full) or not self._send_fetch(fetch):
+                return
+            waiting.popleft()
+            fetch.is_sent = True
+            self._in_flight[node] += 1
+            self._in_flight_bytes[node] += fetch.size
+
+    def _fetches_of(self, node: int) -> list[Fetch]:
+        """Return the fetches from a node."""
+        return [fetch for fetch in self._fetches.values() if fetch.node == node]
+
+    def _end_fetch(self, fetch: Fetch, reason: Reason | None = None) -> None:
+        """End a fetch that was answered, or failed; the next report has it."""
+        del self._fetches[fetch.ticket]
+        if fetch.is_sent:
+            self._in_flight[fetch.node] -= 1
+            self._in_flight_bytes[fetch.node] -= fetch.size
+        else:
+            self._waiting[fetch.node].remove(fetch)  # else its buffers would stay alive
+        failures = fetch.refused if reason is None else np.arange(len(fetch.keys))
+        self._ended.append(PeerCompletion(fetch.ticket, failures, reason))
+
+    def _find_overdue(self) -> list[Fetch]:
+        """Find the fetches from nodes that have been silent for too long."""
+        now_ns = self._clock.now_ns() if self._fetches else 0
+        overdue = []
+        for fetch in self._fetches.values():
+            if fetch.deadline_ns > now_ns:
+                break
+            overdue.append(fetch)
+        return overdue
+
+    def _wait_ns(self, timeout_ns: int) -> int:
+        """Return the longest time to wait: to the next deadline, or 0 if a report is due."""
+        if self._ended:
+            return 0
+        for fetch in self._fetches.values():
+            timeout_ns = min(timeout_ns, fetch.deadline_ns - self._clock.now_ns())
+            break
+        return max(timeout_ns, 0)
+
+    # -- for transports: answering -----------------------------------------------------------------
+
+    def _add_request(self, node: int, keys: Keys, lengths: Bytes, ticket: int, way: object) -> None:
         """Add a request that came."""
-        request = PeerRequest(self._number, node, keys, lengths)
-        self._open[request.number] = OpenRequest(request, ticket, way)
-        self._new.append(request)
-        self._per_node[node] += 1
-        self._number += 1
+        request = PeerRequest(self._requested, node, keys, lengths)
+        self._requests[request.number] = OpenRequest(request, ticket, way)
+        self._new_requests.append(request)
+        self._unanswered[node] += 1
+        self._requested += 1
 
-    def settle(
+    def _settle(
         self, number: int, parts: Sequence[Part], refused: Numbers
     ) -> tuple[OpenRequest, list[memoryview], Mask]:
         """Take the request that is answered now; return it, its parts as bytes, and its refused
@@ -417,7 +371,8 @@ class OpenRequests:
 
         Raises UsageError, and changes nothing, if that is no answer to it.
         """
-        asked = self._open.get(number)
+        self._require_open()
+        asked = self._requests.get(number)
         if asked is None:
             raise UsageError(
                 f"there is no open request {number}: answer each request once, by its number"
@@ -441,69 +396,49 @@ class OpenRequests:
         if total != expected:
             what = f"the answer to request {number} has {total} bytes, its keys have {expected}"
             raise UsageError(f"{what}: give the bytes of each key that is not refused")
-        del self._open[number]
-        self._per_node[asked.request.node] -= 1
+        del self._requests[number]
+        self._unanswered[asked.request.node] -= 1
         return asked, views, mask
 
-    def report(self) -> list[PeerRequest]:
-        """Return the requests that came since the last report."""
-        new, self._new = self._new, []
-        return new
-
-    def clear(self) -> None:
-        self._open.clear()
-        self._new.clear()
-        self._per_node.clear()
-
-
-class BasePeer:
-    """State that every peer keeps: fetches, open requests, counters.
-
-    A peer starts a fetch in `_start`, and knows the other nodes by `_knows`.
-    """
-
-    def __init__(self, node: int, timeout_s: float, clock: Clock, counters: Sequence[str]) -> None:
-        self.node = node
-        self._clock = clock
-        self._fetches = Fetches(timeout_s, clock)
-        self._timeout_ns = int(timeout_s * 1e9)
-        self._unanswered = OpenRequests()
-        self._counters = dict.fromkeys(counters, 0)
-        self._closed = False
-
-    def _knows(self, node: int) -> bool:
-        raise NotImplementedError
-
-    def _start(self, fetch: Fetch) -> None:
-        raise NotImplementedError
-
-    def submit(
-        self,
-        node: int,
-        keys: Keys,
-        lengths: Bytes,
-        targets: Bytes,
-        buffers: Sequence[Buffer],
-        numbers: Numbers,
-    ) -> int:
-        """Ask a node for keys; see `Peer.submit`."""
-        self._require_open()
-        if not self._knows(node):
-            raise UsageError(f"node {node} is none of the others of node {self.node}")
-        check_fetch(keys, lengths, targets, buffers, numbers)
-        fetch = self._fetches.open(node, (keys, lengths, targets, numbers), buffers)
-        self._start(fetch)
-        return fetch.ticket
-
-    def counters(self) -> dict[str, int]:
-        return dict(self._counters)
-
     def _report(self) -> PeerEvents:
-        return PeerEvents(self._fetches.report(), self._unanswered.report())
+        """Return the fetches that ended and the requests that came since the last report."""
+        events = PeerEvents(self._ended, self._new_requests)
+        self._ended, self._new_requests = [], []
+        return events
 
     def _require_open(self) -> None:
         if self._closed:
             raise UsageError("the peer is closed: make a new one")
+
+
+def _check_fetch(
+    keys: Keys, lengths: Bytes, targets: Bytes, buffers: Sequence[Buffer], numbers: Numbers
+) -> None:
+    """Raise UsageError unless a peer may be asked for this; the message names the first culprit."""
+    check_buffers(buffers)
+    columns = {"keys": keys, "lengths": lengths, "targets": targets, "numbers": numbers}
+    for name, column in columns.items():
+        dtype = np.dtype(np.uint64 if name == "keys" else np.int64)
+        if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
+            raise UsageError(f"{name} is {describe_argument(column)}: use one dimension of {dtype}")
+        if len(column) != len(keys):
+            raise UsageError(f"{name} has {len(column)} values where keys has {len(keys)}")
+    if len(keys) > limits.peer_keys_max:
+        most = limits.peer_keys_max
+        raise UsageError(f"a fetch of {len(keys)} keys is more than peer_keys_max {most}: split it")
+    refuse_first(lengths < 0, lambda i: f"key {i} has length {lengths[i]}: give 0 or more")
+    refuse_first(
+        (numbers < 0) | (numbers >= len(buffers)),
+        lambda i: f"key {i} goes to buffer {numbers[i]} of {len(buffers)}: count from 0",
+    )
+    size = np.array([len(buffer) for buffer in buffers], np.int64)[numbers]
+    refuse_first(
+        (targets < 0) | (targets > size - lengths),
+        lambda i: (
+            f"key {i} goes to {targets[i]}..{int(targets[i]) + int(lengths[i])} of a buffer of"
+            f" {size[i]} bytes"
+        ),
+    )
 
 
 def _view_part(part: Part, number: int) -> memoryview:

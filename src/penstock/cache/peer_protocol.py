@@ -17,7 +17,7 @@ import numpy as np
 from .. import limits
 from ..clock import Clock
 from ..engine.protocol import Mask
-from .peer import BasePeer, Bytes, Fetch, Keys, Reason
+from .peer import Bytes, Fetch, Keys, Peer, Reason
 
 VERSION = 1
 _MAGIC = b"PNST"
@@ -82,7 +82,7 @@ class PeerJob:
         return b"".join([header, *(column.tobytes() for column in columns)])
 
 
-class MessagePeer(BasePeer):
+class MessagePeer(Peer):
     """A peer that exchanges these messages, over whatever transport.
 
     Counters of every transport:
@@ -108,20 +108,25 @@ class MessagePeer(BasePeer):
     ) -> None:
         """Take a node's request, unless the node is busy: it has too many unanswered."""
         keys, lengths = unpack_request(header, message)
-        if busy or self._unanswered.of(node) >= limits.peer_unanswered_max:
+        if busy or self._unanswered[node] >= limits.peer_unanswered_max:
             raise PeerProtocolError("busy", header.ticket)
         if not self._closed:
-            self._unanswered.add(node, keys, lengths, header.ticket, way)
+            self._add_request(node, keys, lengths, header.ticket, way)
 
     def _find_asked(self, node: int, header: PeerHeader) -> Fetch | None:
         """Return the fetch that a node answers or refuses, or None if it was reported before."""
-        fetch = self._fetches.find(header.ticket)
-        if fetch is None and header.ticket < self._fetches.submitted:
+        fetch = self._fetches.get(header.ticket)
+        if fetch is None and header.ticket < self._submitted:
             self._counters["late"] += header.kind == ANSWER and not self._closed
             return None
-        if fetch is None or not fetch.is_sent or fetch.node != node:
+        if self._find_sent(node, header.ticket) is None:
             raise PeerProtocolError("malformed")  # nobody asked this node for that
         return fetch
+
+    def _find_sent(self, node: int, ticket: int | None) -> Fetch | None:
+        """Return the fetch of a ticket if it was sent to this node, and has not ended."""
+        fetch = None if ticket is None else self._fetches.get(ticket)
+        return fetch if fetch is not None and fetch.is_sent and fetch.node == node else None
 
     def _start_answer(self, fetch: Fetch, header: PeerHeader, mask: memoryview) -> None:
         """Take the start of an answer, with the mask of refused keys."""

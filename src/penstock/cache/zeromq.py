@@ -196,21 +196,26 @@ class ZeroMQPeer(MessagePeer):
     def _knows(self, node: int) -> bool:
         return node in self._members
 
-    def _start(self, fetch: Fetch) -> None:
+    def _send_fetch(self, fetch: Fetch) -> bool:
         """Ask over the connection to the node; make it if there is none."""
-        node = fetch.node
-        if node not in self._links:
-            until_ns, reason = self._gone.get(node, (0, Reason.GONE))
+        link = self._links.get(fetch.node)
+        if link is None:
+            until_ns, reason = self._gone.get(fetch.node, (0, Reason.GONE))
             if self._clock.now_ns() < until_ns:
-                self._fetches.end(fetch, reason)
-                return
-            self._links[node] = self._connect(node)
-        self._ask(self._links[node])
+                self._end_fetch(fetch, reason)
+                return False
+            link = self._links[fetch.node] = self._connect(fetch.node)
+        try:
+            if link.up:
+                link.socket.send(self._job.request(fetch), zmq.DONTWAIT)
+            return link.up
+        except zmq.Again:
+            return False
 
     def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
         """Send and receive messages; wait for one if there is none."""
         self._require_open()
-        wait_ns = self._fetches.wait_ns(timeout_ns)
+        wait_ns = self._wait_ns(timeout_ns)
         if self._outgoing:
             wait_ns = min(wait_ns, int(limits.peer_retry_s * 1e9))
         for descriptor in also:
@@ -225,7 +230,7 @@ class ZeroMQPeer(MessagePeer):
             if handler is not None:
                 handler()
         self._send()
-        for fetch in self._fetches.late():
+        for fetch in self._find_overdue():
             self._end(fetch, Reason.TIMEOUT)
         return self._report()
 
@@ -234,8 +239,7 @@ class ZeroMQPeer(MessagePeer):
 
         Parts of `limits.peer_join_bytes` and more are not copied.
         """
-        self._require_open()
-        asked, views, mask = self._unanswered.settle(request, parts, refused)
+        asked, views, mask = self._settle(request, parts, refused)
         assert isinstance(asked.way, bytes)
         messages = self._answer(asked.ticket, views, mask)
         deadline_ns = self._clock.now_ns() + self._timeout_ns
@@ -246,9 +250,7 @@ class ZeroMQPeer(MessagePeer):
         """Close all connections; answers that are on their way are lost."""
         if self._closed:
             return
-        self._closed = True
-        self._fetches.clear()
-        self._unanswered.clear()
+        super().close()
         self._outgoing.clear()
         self._links.clear()
         self._handlers.clear()
@@ -299,7 +301,7 @@ class ZeroMQPeer(MessagePeer):
         for event in _receive_events(link.monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 link.up = True
-                self._ask(link)
+                self._ask(link.node)
             else:
                 self._hear_answers(link)  # what came before the end counts
                 failed = event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -313,13 +315,10 @@ class ZeroMQPeer(MessagePeer):
             del self._handlers[socket]
             socket.close(0)
         del self._links[link.node]
-        self._gone[link.node] = (
-            self._clock.now_ns() + int(limits.peer_pause_s * 1e9),
-            reason,
-        )
+        self._gone[link.node] = self._clock.now_ns() + int(limits.peer_pause_s * 1e9), reason
         self._counters["gone"] += 1
-        for fetch in self._fetches.of(link.node):
-            self._fetches.end(fetch, reason)
+        for fetch in self._fetches_of(link.node):
+            self._end_fetch(fetch, reason)
 
     # -- who may enter -------------------------------------------------------------------------
 
@@ -341,25 +340,15 @@ class ZeroMQPeer(MessagePeer):
 
     # -- asking --------------------------------------------------------------------------------
 
-    def _ask(self, link: _Link) -> None:
-        """Send waiting fetches while there is room in flight."""
-        while link.up and (fetch := self._fetches.next(link.node)) is not None:
-            try:
-                link.socket.send(self._job.request(fetch), zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            self._fetches.note_sent(fetch)
-
     def _hear_answers(self, link: _Link) -> None:
         for frames in _receive_messages(link.socket):
             try:
                 self._take_answer(link, frames)
             except PeerProtocolError as wrong:
                 reason = self._judge(wrong)
-                fetch = self._fetches.find(-1 if wrong.ticket is None else wrong.ticket)
-                if fetch is not None and fetch.is_sent and fetch.node == link.node:
+                if (fetch := self._find_sent(link.node, wrong.ticket)) is not None:
                     self._end(fetch, reason)
-        self._ask(link)
+        self._ask(link.node)
 
     def _take_answer(self, link: _Link, frames: list[zmq.Frame]) -> None:
         header = self._job.read(frames[0].buffer)
@@ -387,10 +376,8 @@ class ZeroMQPeer(MessagePeer):
 
     def _end(self, fetch: Fetch, reason: Reason | None = None) -> None:
         """End a fetch, and send the next ones to its node."""
-        self._fetches.end(fetch, reason)
-        link = self._links.get(fetch.node)
-        if link is not None:
-            self._ask(link)
+        self._end_fetch(fetch, reason)
+        self._ask(fetch.node)
 
     # -- answering -----------------------------------------------------------------------------
 
