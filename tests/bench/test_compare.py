@@ -81,7 +81,7 @@ def test_drawn_figures_are_those_of_the_steps(seed, steps, ranks):
     computing = np.minimum(
         [rank["compute_s"][1:] for rank in rows], [rank["computed_s"][1:] for rank in rows]
     )
-    assert drawn.utilisation[0] == pytest.approx(computing.sum() / clock.sum(), rel=1e-9)
+    assert drawn.share(0)[0] == pytest.approx(computing.sum() / clock.sum(), rel=1e-9)
     assert drawn.rate[0] == pytest.approx(7 * ranks * clock.size / clock.sum(), rel=1e-9)
     for percent in (50, 95, 99):
         exact = np.percentile(waits, percent, method="inverted_cdf")

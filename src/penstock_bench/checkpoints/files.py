@@ -115,8 +115,7 @@ def _draw_words(seed: int, file: File, tensor: Tensor) -> Words:
 
 def _draw_mark(seed: int, epoch: int, step: int) -> np.uint64:
     """The number that a step adds to every word."""
-    name = f"{seed}/{epoch}/{step}"
-    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{seed}/{epoch}/{step}".encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest))
 
 
@@ -134,13 +133,8 @@ def _make_ones(tensor: Tensor) -> Words:
 # -- writers ---------------------------------------------------------------------------------------
 
 _DAMAGED = (
-    RuntimeError,
-    ValueError,
-    KeyError,
-    EOFError,
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-)
+    RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile
+)  # fmt: skip
 """Errors that torch and numpy raise for an archive that is cut or altered."""
 
 
@@ -173,13 +167,9 @@ class TorchWriter:
 
         self._torch = torch
         self._dtypes = {
-            "int8": torch.int8,
-            "uint8": torch.uint8,
-            "fp16": torch.float16,
-            "bf16": torch.bfloat16,
-            "fp32": torch.float32,
-            "fp64": torch.float64,
-        }
+            "int8": torch.int8, "uint8": torch.uint8, "fp16": torch.float16,
+            "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64,
+        }  # fmt: skip
         self._names = {dtype: name for name, dtype in self._dtypes.items()}
 
     def save(self, path: str, state: State, fsync: bool) -> None:
@@ -272,36 +262,25 @@ def make_writer(name: str) -> CheckpointWriter:
     writer."""
     if name == "auto":
         name = "torch" if importlib.util.find_spec("torch") else "numpy"
-    if name == "numpy":
-        return NumpyWriter()
-    if name == "torch":
-        return _import_writer(name, lambda: TorchWriter(), "pip install 'penstock[torch]'")
-    if name == "penstock":
-        return PenstockWriter()
+    ours = {"torch": TorchWriter, "numpy": NumpyWriter, "penstock": PenstockWriter}
     module, _, attribute = name.partition(":")
-    if not attribute:
+    if name not in ours and not attribute:
         raise UsageError(
             f"there is no checkpoint writer {name!r}: choose auto, torch, numpy, penstock, or "
             f"give your own as module:name"
         )
-    made = _import_writer(
-        name,
-        lambda: getattr(importlib.import_module(module), attribute)(),
-        "is the module on PYTHONPATH?",
-    )
-    lacking = [part for part in ("name", "suffix", "save", "load") if not hasattr(made, part)]
+    try:
+        make: Any = ours.get(name) or getattr(importlib.import_module(module), attribute)
+        made = cast(CheckpointWriter, make())
+    except (ImportError, AttributeError) as error:
+        remedy = "is the module on PYTHONPATH?" if attribute else f"pip install 'penstock[{name}]'"
+        raise UsageError(f"the checkpoint writer {name} is not there: {error}: {remedy}") from None
+    lacking = [needed for needed in ("name", "suffix", "save", "load") if not hasattr(made, needed)]
     if lacking:
         raise UsageError(
             f"the checkpoint writer {name} has no {', '.join(lacking)}: see CheckpointWriter"
         )
     return made
-
-
-def _import_writer(name: str, make: Any, remedy: str) -> CheckpointWriter:
-    try:
-        return cast(CheckpointWriter, make())
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"the checkpoint writer {name} is not there: {error}: {remedy}") from None
 
 
 @contextlib.contextmanager

@@ -40,10 +40,8 @@ from ..ranks import Crew, gather_everywhere
 from ..workload.sections import CheckpointSpec, DlioWorkload
 from .files import CheckpointContents, CheckpointWriter, make_content, make_writer
 from .shapes import (
-    Bytes,
     File,
     State,
-    Tensor,
     Totals,
     count_parameters,
     count_totals,
@@ -228,9 +226,8 @@ class WorkloadCheckpoints:
             if wanted > free:
                 what = f"{count} checkpoints need" if count > 1 else "a checkpoint needs"
                 raise StorageError(
-                    f"{self.root}: {what} {wanted:,} bytes and {free:,} are free: make room there, "
-                    f"set checkpoint.checkpoint_folder elsewhere, write fewer "
-                    f"(checkpoint.num_checkpoints_write), or try --scale below {self.scale}"
+                    f"{self.root}: {what} {wanted:,} bytes and {free:,} are free: make room there, set "
+                    f"checkpoint.checkpoint_folder elsewhere, or try --scale below {self.scale}"
                 )
 
         self._do_together(enough)
@@ -304,28 +301,27 @@ class WorkloadCheckpoints:
         for tensor in file.tensors:
             saved, content = by_name.pop(tensor.name, (None, None))
             if saved != tensor or content is None:
-                raise StateError(
-                    f"{path}: tensor {tensor.name!r} is {_describe_tensor(saved)} and should be "
-                    f"{_describe_tensor(tensor)}: it was saved of another model or with another "
-                    f"scale than {self.scale}: save it again"
+                has = (
+                    "missing" if saved is None else f"{saved.elements:,} elements of {saved.dtype}"
                 )
-            if self.verify:
-                self._require_equal(path, file, tensor, content, epoch, step)
+                raise StateError(
+                    f"{path}: tensor {tensor.name!r} is {has} and should be {tensor.elements:,} "
+                    f"elements of {tensor.dtype}: it is of another model, or of another scale than "
+                    f"{self.scale}: save it again"
+                )
+            if not self.verify:
+                continue
+            random = self.settings.randomize_tensor
+            made = make_content(file, tensor, epoch, step, self._seed, random)
+            if not np.array_equal(content, made):
+                at = int(np.argmax(content != made))
+                raise ChangedError(
+                    f"{path}: tensor {tensor.name!r} differs from what was saved from its byte "
+                    f"{at:,} on: {content[at]} instead of {made[at]}: storage or writer altered "
+                    f"it, or it was saved with another train.seed than {self._seed}: save it again"
+                )
         if by_name:
             raise StateError(f"{path} holds a tensor too many, {min(by_name)!r}: save it again")
-
-    def _require_equal(
-        self, path: str, file: File, tensor: Tensor, loaded: Bytes, epoch: int, step: int
-    ) -> None:
-        random = self.settings.randomize_tensor
-        saved = make_content(file, tensor, epoch, step, self._seed, random)
-        if not np.array_equal(loaded, saved):
-            at = int(np.argmax(loaded != saved))
-            raise ChangedError(
-                f"{path}: tensor {tensor.name!r} differs from what was saved from its byte {at:,} "
-                f"on: {loaded[at]} instead of {saved[at]}: storage or writer altered it, or it was "
-                f"saved with another train.seed than {self._seed}: save it again"
-            )
 
     # -- ranks -------------------------------------------------------------------------------------
 
@@ -336,45 +332,39 @@ class WorkloadCheckpoints:
         return os.path.join(self.folder(epoch, step), file.name + self.writer.suffix)
 
     def _make_figures(self, step: int, seconds: list[float]) -> dict[str, Any]:
-        return {
-            "step": step,
-            "seconds": max(seconds),
-            "bytes": self.totals.bytes,
-            "rank_seconds": seconds,
-        }
+        size = self.totals.bytes
+        return {"step": step, "seconds": max(seconds), "bytes": size, "rank_seconds": seconds}
 
     def _time_together(self, work: Callable[[], object]) -> list[float]:
         """Do this on all ranks at once; return the seconds that it took on each."""
-        failed: Exception | None = None
         self._crew.barrier()
         began = time.perf_counter()
-        try:
-            work()
-        except Exception as error:
-            failed = error
-        if self.settings.rank_sync:
-            self._crew.barrier()
-        seconds = time.perf_counter() - began
-        return [float(rank_seconds) for rank_seconds in self._gather_outcomes(seconds, failed)]
+
+        def timed() -> float:
+            try:
+                work()
+            finally:
+                if self.settings.rank_sync:
+                    self._crew.barrier()
+            return time.perf_counter() - began
+
+        return self._do_together(timed)
 
     def _do_together(self, work: Callable[[], Any]) -> list[Any]:
-        """Do this on each rank and return all results, by rank."""
+        """Do this on each rank and return all results, by rank; an error of any rank is raised on
+        all."""
         value, failed = None, None
         try:
             value = work()
         except Exception as error:
             failed = error
-        return self._gather_outcomes(value, failed)
-
-    def _gather_outcomes(self, value: Any, failed: Exception | None) -> list[Any]:
-        """Gather values by rank; an error of any rank is raised on all."""
         said = None if failed is None else [type(failed).__name__, str(failed)]
         outcomes = self._gather([value, said])
         if failed is not None:
             raise failed
-        for rank, (_, error) in enumerate(outcomes):
-            if error is not None:
-                raise getattr(errors, error[0], WorkerError)(f"rank {rank}: {error[1]}")
+        for rank, (_, reason) in enumerate(outcomes):
+            if reason is not None:
+                raise getattr(errors, reason[0], WorkerError)(f"rank {rank}: {reason[1]}")
         return [result for result, _ in outcomes]
 
     def _require_memory(self, wanted: int) -> None:
@@ -389,10 +379,9 @@ class WorkloadCheckpoints:
             if available is not None and total > available:
                 raise LimitError(
                     f"{host}: the tensors of a checkpoint take {total:,} bytes of memory in "
-                    f"{len(here)} ranks and {available:,} are available: use more hosts, the "
-                    f"first ranks of the job alone (checkpoint.mode=subset with "
-                    f"model.parallelism.data=N), or --scale "
-                    f"below {self.scale}"
+                    f"{len(here)} ranks and {available:,} are available: use more hosts, "
+                    f"checkpoint.mode=subset with model.parallelism.data=N, or --scale below "
+                    f"{self.scale}"
                 )
 
         self._do_together(enough)
@@ -491,7 +480,3 @@ def dlio_metrics(
             fields[f"{name}_checkpoint_{quantity}_mean_{unit}"] = float(values.mean())
             fields[f"{name}_checkpoint_{quantity}_stdev_{unit}"] = float(values.std())
     return fields
-
-
-def _describe_tensor(tensor: Tensor | None) -> str:
-    return "missing" if tensor is None else f"{tensor.elements:,} elements of {tensor.dtype}"

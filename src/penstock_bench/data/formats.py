@@ -134,30 +134,21 @@ Writer = Callable[[AtomicFile, Draft], None]
 
 def _write_npy(part: AtomicFile, draft: Draft) -> None:
     """Write an array of shape (*sample, samples), as numpy saves it and DLIO reads it."""
-    part.write(_npy_header(draft))
-    for piece in _npy_payload(draft):
+    for piece in _encode_array(draft):
         part.write(piece)
 
 
-def _npy_header(draft: Draft) -> bytes:
-    """The bytes before the elements."""
-    return encode_npy_header(draft.dtype.str, (*draft.shape, draft.count))
-
-
-def _npy_payload(draft: Draft) -> Iterator[memoryview]:
-    """The elements; more than one sample takes the memory of the file."""
+def _encode_array(draft: Draft) -> Iterator[bytes | memoryview]:
+    """The header and the elements; more than one sample takes the memory of the file."""
+    yield encode_npy_header(draft.dtype.str, (*draft.shape, draft.count))
     if draft.count == 1:
         yield from (piece.data for piece in draft.pieces())
-    else:
-        yield _interleave(draft).reshape(-1).view(np.uint8).data
-
-
-def _interleave(draft: Draft) -> npt.NDArray[Any]:
+        return
     whole, done = np.empty((*draft.shape, draft.count), draft.dtype), 0
     for group in draft.groups():
         whole[..., done : done + len(group)] = np.moveaxis(group, 0, -1)
         done += len(group)
-    return whole
+    yield whole.reshape(-1).view(np.uint8).data
 
 
 def _write_npz(part: AtomicFile, draft: Draft) -> None:
@@ -170,8 +161,7 @@ def _write_npz(part: AtomicFile, draft: Draft) -> None:
         zipfile.ZipFile(part.file, "w", method, compresslevel=level) as whole,
     ):
         with whole.open("x.npy", "w", force_zip64=True) as member:
-            member.write(_npy_header(draft))
-            for piece in _npy_payload(draft):
+            for piece in _encode_array(draft):
                 member.write(piece)
         with whole.open("y.npy", "w", force_zip64=True) as member:
             member.write(encode_npy(np.zeros(draft.count, np.int64)))
@@ -197,7 +187,11 @@ def _write_hdf5(part: AtomicFile, draft: Draft) -> None:
         if len(dsets) == 1 and dsets[0].chunks is None:
             at = dsets[0].id.get_offset()
         else:
-            _fill(dsets, draft)
+            done = 0
+            for group in draft.groups():
+                for dset, piece in zip(dsets, np.split(group, len(dsets), axis=1), strict=True):
+                    dset[done : done + len(group)] = piece
+                done += len(group)
     if at is not None:
         with storage_errors(part.path):
             part.file.seek(at)
@@ -240,19 +234,8 @@ def _complete_sizes(
     return tuple(map(min, sizes, shape)) if key == "chunk_dims" else sizes
 
 
-def _fill(dsets: list[Any], draft: Draft) -> None:
-    done = 0
-    for group in draft.groups():
-        for dset, piece in zip(dsets, np.split(group, len(dsets), axis=1), strict=True):
-            dset[done : done + len(group)] = piece
-        done += len(group)
-
-
-_WIDTH = 4
-_BYTES = np.zeros((256, _WIDTH), np.uint8)
-"""The text of each value of a byte, with the comma after it."""
-for _value in range(256):
-    _BYTES[_value, : len(f"{_value},")] = list(f"{_value},".encode())
+_BYTES = np.array([f"{value},".encode() for value in range(256)]).view(np.uint8).reshape(256, 4)
+"""The text of each value of a byte, with the comma after it, filled up with zeros."""
 
 
 def _write_csv(part: AtomicFile, draft: Draft) -> None:

@@ -14,12 +14,14 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,10 +87,9 @@ class _Plan:
     def bytes_of(self, part: str, numbers: Sequence[int] | slice) -> int:
         """Bytes of samples in these files."""
         samples = 1 if self.data.format in IMAGES else self.data.num_samples_per_file
-        itemsize = (
-            1 if _list_columns(self.data) else np.dtype(self.data.record_element_type).itemsize
-        )
-        return int(self.shapes[part][numbers].prod(axis=1).sum()) * samples * itemsize
+        element = "u1" if _list_columns(self.data) else self.data.record_element_type
+        elements = int(self.shapes[part][numbers].prod(axis=1).sum()) * samples
+        return elements * np.dtype(element).itemsize
 
     def draft(
         self,
@@ -173,7 +174,8 @@ def generate_data(
             _await_manifest(plan, folder)
         run = _GenerationRun(plan, rank, ranks)
         run.check_room(folder)
-        run.write(threads or _count_threads(), progress)
+        # Writing waits for the device: more threads than cores keep it busy.
+        run.write(threads or min(16, 2 * len(os.sched_getaffinity(0))), progress)
     return Generated(
         folder,
         sum(map(len, plan.paths.values())),
@@ -186,28 +188,19 @@ def generate_data(
 
 def _check_size(plan: _Plan, folder: str, bytes_max: int, *, anew: bool) -> None:
     """Raise LimitError if more than `bytes_max` of samples are missing, of all ranks."""
-    missing = {
-        part: slice(None) if anew else _find_missing(paths, 0, 1)
+    total = sum(
+        plan.bytes_of(part, slice(None) if anew else _find_missing(paths, 0, 1))
         for part, paths in plan.paths.items()
-    }
-    total = sum(plan.bytes_of(part, numbers) for part, numbers in missing.items())
-    if total <= bytes_max:
-        return
-    there = os.path.abspath(folder)
-    while not os.path.exists(there):
-        there = os.path.dirname(there)
-    status = os.statvfs(there)
-    raise LimitError(
-        f"{os.path.abspath(folder)} would get {total / 1e9:,.1f} GB of samples, and "
-        f"{status.f_bavail * status.f_frsize / 1e9:,.1f} GB are free there; up to "
-        f"{bytes_max / 1e9:,.1f} GB are generated without being asked: say --yes, or lower "
-        f"dataset.num_files_train"
     )
-
-
-def _count_threads() -> int:
-    """Writing waits for the device: more threads than cores keep it busy."""
-    return min(16, 2 * len(os.sched_getaffinity(0)))
+    if total > bytes_max:
+        above = (Path(folder).absolute(), *Path(folder).absolute().parents)
+        there = next(path for path in above if path.exists())
+        raise LimitError(
+            f"{os.path.abspath(folder)} would get {total / 1e9:,.1f} GB of samples, and "
+            f"{shutil.disk_usage(there).free / 1e9:,.1f} GB are free there; up to "
+            f"{bytes_max / 1e9:,.1f} GB are generated without being asked: say --yes, or lower "
+            f"dataset.num_files_train"
+        )
 
 
 def _make_plan(
@@ -234,6 +227,7 @@ def _describe_part(
 ) -> dict[str, Any]:
     """All values that decide the bytes of a part, by the names that users know."""
     listed = sizes if isinstance(sizes, str) else json.dumps([float(size) for size in sizes])
+    key = "train" if part == "train" else "eval"
     chosen = {name: value for name, value in asdict(data).items() if name in _DECIDING}
     if data.compression == "none":
         del chosen["compression_level"]
@@ -244,8 +238,8 @@ def _describe_part(
         chosen["parquet"] = {"row_group_size": data.parquet.row_group_size, "columns": columns}
     identity = {f"dataset.{name}": value for name, value in chosen.items()}
     identity |= {
-        f"dataset.num_files_{'train' if part == 'train' else 'eval'}": data.files(part),
-        f"dataset.num_subfolders_{'train' if part == 'train' else 'eval'}": data.subfolders(part),
+        f"dataset.num_files_{key}": data.files(part),
+        f"dataset.num_subfolders_{key}": data.subfolders(part),
         "sizes": listed if isinstance(sizes, str) else hashlib.sha256(listed.encode()).hexdigest(),
         "contents": kind,
         "seed": seed,
@@ -278,10 +272,10 @@ def _prepare(plan: _Plan, folder: str, force: bool) -> None:
             why = f"{name}={before.get(name)!r}, and now {name}={identity.get(name)!r} is asked"
             remedy = "give what was given then"
         else:
-            held = next(_list_below(os.path.join(folder, part)), None)
-            if held is None:
+            there = next(_list_below(os.path.join(folder, part)), None)
+            if there is None:
                 continue
-            why, remedy = f"not written by this command (such as {held})", "read it as it is"
+            why, remedy = f"not written by this command (such as {there})", "read it as it is"
         if not force:
             raise UsageError(
                 f"{folder} holds data of {part!r} that is other: {why}: {remedy}, choose another "
@@ -306,15 +300,11 @@ def _read_manifest(folder: str) -> dict[str, dict[str, Any]]:
         with open(path, "rb") as file:
             manifest = json.loads(file.read())
         if manifest["version"] != _VERSION:
-            raise UsageError(
-                f"{path} is of version {manifest['version']}: use --force to begin anew"
-            )
+            raise ValueError(f"version {manifest['version']}")
         return {part: dict(identity) for part, identity in manifest["parts"].items()}
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, UsageError):
-            raise
         raise UsageError(f"{path} is damaged ({error!r}): remove the folder {folder}") from None
 
 
@@ -452,13 +442,11 @@ class _GenerationRun:
             for number in numbers:
                 draft = self.plan.draft(part, number, self._count, beside)
                 self.plan.write(beside(draft.path), draft)
-            for opened_part in opened:
-                opened_part.sync()
-            for opened_part in reversed(
-                opened
-            ):  # a data file that is there has all that belongs to it
-                opened_part.commit(durable=False)
-            for folder in {os.path.dirname(opened_part.path) for opened_part in opened}:
+            for file in opened:
+                file.sync()
+            for file in reversed(opened):  # a data file that is there has all that belongs to it
+                file.commit(durable=False)
+            for folder in {os.path.dirname(file.path) for file in opened}:
                 sync_folder(folder)
 
     def _count(self, count: int) -> None:

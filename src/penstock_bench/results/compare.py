@@ -15,8 +15,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from penstock.cli.quantities import counted, duration, latency, number, percent, size
+from penstock.cli.quantities import counted, duration, latency, number, percent
 
+from ..page import bytes_size
 from .recorded import Floats, Record, RecordedRun
 
 RESAMPLES = 1000
@@ -54,24 +55,15 @@ def _make_percentile(percent: int) -> Metric:
     )
 
 
-def _format_size(value: float) -> str:
-    return size(value / 1e6)
-
-
-def _mean_saving_s(run: RecordedRun) -> float | None:
-    known = [save.seconds for save in run.checkpoints if save.seconds is not None]
-    return sum(known) / len(known) if known else None
-
-
 METRICS = (
     Metric("samples/s", lambda run: run.get("samples_per_s"), number, 1, lambda d: d.rate),
-    Metric("utilisation", lambda run: run.get("au", "raw"), percent, 1, lambda d: d.utilisation),
+    Metric("utilisation", lambda run: run.get("au", "raw"), percent, 1, lambda d: d.share(0)),
     Metric(
         "utilisation, net of the ceiling",
         lambda run: run.get("au", "net"),
         percent,
         1,
-        lambda d: d.utilisation,  # of which the ceiling is one number
+        lambda d: d.share(0),  # of which the ceiling is one number
     ),
     _make_percentile(50),
     _make_percentile(95),
@@ -81,18 +73,18 @@ METRICS = (
         lambda run: run.get("decomposition", "storage_wait"),
         percent,
         -1,
-        lambda d: d.waiting,
+        lambda d: d.share(1),
     ),
     Metric("CPU seconds per 1,000 samples", lambda run: run.get("cpu_s_per_1000"), number, -1),
     Metric("first batch after", lambda run: run.get("first_batch_s"), duration, -1),
     Metric("start-up", lambda run: run.get("startup_s"), duration, -1),
     Metric("staging", lambda run: run.get("staging_s"), duration, -1),
-    Metric("peak memory", lambda run: run.get("peak_rss_bytes"), _format_size, -1),
-    Metric("memory, shared pages once", lambda run: run.get("pss_bytes"), _format_size, -1),
-    Metric("bytes delivered", lambda run: run.delivered_bytes, _format_size, 0),
-    Metric("bytes read", lambda run: run.total("read_bytes"), _format_size, -1),
-    Metric("bytes of the device", lambda run: run.get("device_bytes"), _format_size, 0),
-    Metric("a checkpoint takes", _mean_saving_s, duration, -1),
+    Metric("peak memory", lambda run: run.get("peak_rss_bytes"), bytes_size, -1),
+    Metric("memory, shared pages once", lambda run: run.get("pss_bytes"), bytes_size, -1),
+    Metric("bytes delivered", lambda run: run.delivered_bytes, bytes_size, 0),
+    Metric("bytes read", lambda run: run.total("read_bytes"), bytes_size, -1),
+    Metric("bytes of the device", lambda run: run.get("device_bytes"), bytes_size, 0),
+    Metric("a checkpoint takes", lambda run: run.mean_saving_s, duration, -1),
 )
 """All metrics, in the order in which they are shown."""
 
@@ -121,9 +113,8 @@ def format_ratio(ratio: Ratio) -> str:
 
 def factor(value: float) -> str:
     """A ratio in three digits."""
-    return (
-        f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
-    )
+    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:,.{decimals}f}"
 
 
 @dataclass(frozen=True)
@@ -257,25 +248,15 @@ class Resampled:
     def _drawn(self) -> Floats:
         return np.asarray(self._weights @ self._sums)
 
-    @cached_property
+    def share(self, part: int) -> Floats:
+        """A column of `_sums` over the time."""
+        return np.asarray(self._drawn[:, part] / self._drawn[:, :4].sum(axis=1))
+
+    @property
     def rate(self) -> Floats:
         """Samples a second."""
-        steps: Floats = self._drawn[:, 4] / self._drawn[:, :4].sum(axis=1)
-        return steps * self._samples
-
-    @cached_property
-    def _samples(self) -> float:
-        """Samples of a step."""
         samples = sum(epoch.samples or 0.0 for epoch in self.run.trained)
-        return samples / max(1, sum(epoch.steps for epoch in self.run.trained))
-
-    @cached_property
-    def utilisation(self) -> Floats:
-        return np.asarray(self._drawn[:, 0] / self._drawn[:, :4].sum(axis=1))
-
-    @cached_property
-    def waiting(self) -> Floats:
-        return np.asarray(self._drawn[:, 1] / self._drawn[:, :4].sum(axis=1))
+        return self.share(4) * (samples / max(1, sum(epoch.steps for epoch in self.run.trained)))
 
     @cached_property
     def _cumulated(self) -> tuple[int, Floats]:
@@ -356,8 +337,7 @@ _TUNING = {
 def find_differences(records: Sequence[Record]) -> tuple[Difference, ...]:
     """Find the values that differ between records, the serious ones first: workload, ranks, then
     seed, machine and versions. An unknown value does not differ."""
-    differences = list(_find_differences(records))
-    return tuple(sorted(differences, key=lambda difference: not difference.serious))
+    return tuple(sorted(_find_differences(records), key=lambda found: not found.serious))
 
 
 def _find_differences(records: Sequence[Record]) -> Iterator[Difference]:

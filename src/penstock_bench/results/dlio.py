@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,19 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.arguments import check_path
-from penstock.errors import FormatError, MissingError
+from penstock.engine import read_machine
+from penstock.errors import FormatError, MissingError, UsageError
 
+from . import metrics, record
 from .recorded import VERSION, check_record, figure, list_at, mapping_at, read_json
 
 if TYPE_CHECKING:
-    from ..run import BenchJob, WalkedEpoch, Walks
-import socket
-from collections.abc import Sequence
-
-from penstock.engine import read_machine
-from penstock.errors import UsageError
-
-from . import metrics, record
+    from ..run import BenchJob, Walks
 
 # -- reading ---------------------------------------------------------------------------------------
 
@@ -48,17 +44,16 @@ def read_record(path: str | Path) -> dict[str, Any]:
     Raises MissingError if there is none, FormatError if it is something else.
     """
     place = Path(check_path("path", path))
+    if place.is_dir():
+        files = (place / "record.json", place / "summary.json")
+        there = next((file for file in files if file.is_file()), None)
+        if there is None:
+            raise MissingError(
+                f"{place} holds neither record.json nor summary.json: give a folder of results"
+            )
+        place = there
     if place.name == "summary.json":
         return read_dlio(place.parent)
-    if place.is_dir():
-        if not (place / "record.json").is_file() and (place / "summary.json").is_file():
-            return read_dlio(place)
-        if not (place / "record.json").is_file():
-            raise MissingError(
-                f"{place} holds neither record.json nor summary.json: give the folder that "
-                "`penstock bench run` or DLIO wrote its results to"
-            )
-        place = place / "record.json"
     return dict(check_record(read_json(place), str(place)))
 
 
@@ -76,7 +71,8 @@ def read_dlio(folder: Path) -> dict[str, Any]:
     if any(outputs is None for outputs, _ in details):
         details = []
         notes.append("the lists of step times (<rank>_output.json) are not all there")
-    run = _make_run(summary, workload, details, ranks, notes)
+    run = _make_run(summary, workload, details, notes)
+    memory = _first_host(summary, "host_memory_GB")
     return {
         "penstock_bench": VERSION,
         "command": "",
@@ -90,7 +86,7 @@ def read_dlio(folder: Path) -> dict[str, Any]:
             "host": summary.get("hostname"),
             "cpu": summary.get("host_processor_name"),
             "cores": _first_host(summary, "host_cpu_count"),
-            "memory_bytes": _bytes_of(_first_host(summary, "host_memory_GB")),
+            "memory_bytes": None if memory is None else round(memory * _GIB),
         },
         "versions": {},
         "ranks": ranks,
@@ -145,7 +141,6 @@ def _make_run(
     summary: Mapping[str, Any],
     workload: Mapping[str, Any],
     details: list[tuple[Any, Any]],
-    ranks: int,
     notes: list[str],
 ) -> dict[str, Any]:
     metric = summary["metric"]
@@ -158,7 +153,11 @@ def _make_run(
         "epochs": epochs,
         "au": {"raw": None if percent is None else percent / 100, "ceiling": None, "net": None},
         "samples_per_s": rate,
-        "dlio": {name: value for name, value in metric.items() if _is_known(value)},
+        "dlio": {
+            name: value
+            for name, value in metric.items()
+            if not isinstance(value, float) or math.isfinite(value)
+        },
     }
     if windows:
         clock = sum(steps.clock_s for steps in windows)
@@ -172,8 +171,7 @@ def _make_run(
             "compute": computing,
             "other": max(0.0, 1 - waiting - computing),
         }
-        run["stall_s"] = {f"p{q}": float(np.percentile(waits, q)) for q in (50, 95, 99)}
-        run["stall_s"] |= {"max": float(waits.max()), "mean": float(waits.mean())}
+        run["stall_s"] = metrics.summarise_waits(waits)
         notes.append("barriers are in 'other', and compute is as measured, not as asked for")
     if windows and (batch := figure(workload, "reader", "batch_size")):
         slowest: dict[str, float] = {}
@@ -196,13 +194,13 @@ def _make_epochs(
     end = int(figure(workload, "output", "metric", "exclude_end_steps") or 0)
     batch = figure(workload, "reader", "batch_size")
     epochs, windows = [], []
-    numbers: list[str] = [each for each in (details[0][0] if details else ()) if each.isdigit()]
+    numbers: list[str] = [key for key in (details[0][0] if details else ()) if key.isdigit()]
     for number, kind in itertools.product(sorted(numbers, key=int), ("train", "eval")):
-        ranks, clocks = [], []
+        ranks: list[dict[str, Any]] = []
+        clocks = []
         for rank, (outputs, stamps) in enumerate(details):
-            load, proc = (
-                _join_blocks(outputs.get(number), name, kind) for name in ("load", "proc")
-            )
+            times = outputs.get(number)
+            load, proc = (_join_blocks(times, name, kind) for name in ("load", "proc"))
             # Its own "compute" is what was asked for up to 2.0.0, and what it took since.
             compute = [both - wait for both, wait in zip(proc, load, strict=False)]
             ranks.append({"rank": rank, "wait_s": load, "computed_s": compute})
@@ -215,18 +213,16 @@ def _make_epochs(
             if kind == "train" and start < last and clock > 0:
                 waits = np.array(load[start:last])
                 windows.append(_MeasuredSteps(number, clock, sum(compute[start:last]), waits))
-        steps = [len(each["wait_s"]) for each in ranks]  # type: ignore[arg-type]
-        if any(steps):
+        trained = kind == "train"
+        if steps := sum(len(times["wait_s"]) for times in ranks):
             epochs.append(
                 {
                     "epoch": int(number),
                     "kind": kind,
                     "seconds": max(clocks, default=None),
-                    "samples": sum(steps) * batch if batch and kind == "train" else None,
+                    "samples": steps * batch if batch and trained else None,
                     "ranks": ranks,
-                    "checkpoints": _read_checkpoints(details[0][1], number)
-                    if kind == "train"
-                    else [],
+                    "checkpoints": _read_checkpoints(details[0][1], number) if trained else [],
                 }
             )
     return epochs, windows
@@ -275,14 +271,6 @@ def _first_host(summary: Mapping[str, Any], name: str) -> float | None:
     return figure({name: values[0]}, name) if values else None
 
 
-def _bytes_of(gibibytes: float | None) -> int | None:
-    return None if gibibytes is None else round(gibibytes * _GIB)
-
-
-def _is_known(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
-
-
 # -- writing ---------------------------------------------------------------------------------------
 
 
@@ -306,11 +294,17 @@ def write(
         if (folder / subfolder).is_symlink():
             raise UsageError(f"{folder / subfolder} is a symbolic link: remove it")
         (folder / subfolder).mkdir(exist_ok=True)
-        _write_config(folder / subfolder, config, overrides)
-    started = min(walked.started for walks in ranks for walked in walks.epochs)
-    ended = max(walked.ended for walks in ranks for walked in walks.epochs)
+        import yaml
+
+        texts = {"config": {"workload": dict(config)}, "overrides": list(overrides)}
+        for name, values in texts.items():
+            text = yaml.safe_dump(values, sort_keys=False)
+            record.write_text(folder / subfolder / f"{name}.yaml", text)
+    epochs = [walked for walks in ranks for walked in walks.epochs]
+    started = min(walked.started for walked in epochs)
+    ended = max(walked.ended for walked in epochs)
     host = _describe_host(job)
-    summary = _make_summary(job, ranks, run["dlio"], host, format_time(started), format_time(ended))
+    summary = _make_summary(job, ranks, run["dlio"], host, started, ended)
     record.write_json(folder / "summary.json", summary)
     for walks in ranks:
         record.write_json(folder / f"{walks.rank}_output.json", _make_step_lists(job, walks, host))
@@ -324,19 +318,9 @@ def format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%dT%H:%M:%S.%f")
 
 
-def _write_config(folder: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    import yaml
-
-    for name, values in (("config", {"workload": dict(config)}), ("overrides", list(overrides))):
-        record.write_text(folder / f"{name}.yaml", yaml.safe_dump(values, sort_keys=False))
-
-
 def _describe_host(job: BenchJob) -> dict[str, Any]:
     """DLIO's fields of a host. potential_caching: 1 if memory could hold the data."""
-    meminfo = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        meminfo[name] = value.strip()
+    lines = (line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines())
     here = read_machine()
     return {
         "host_memory_GB": here.memory_bytes / _GIB,
@@ -344,7 +328,7 @@ def _describe_host(job: BenchJob) -> dict[str, Any]:
         "host_processor_name": record.read_processor(),
         "potential_caching": int(_data_bytes(job) < here.memory_bytes),
         "host_cpuinfo": {},
-        "host_meminfo": meminfo,
+        "host_meminfo": {name: value.strip() for name, _, value in lines},
         "hostname": socket.gethostname(),
     }
 
@@ -359,12 +343,12 @@ def _make_summary(
     ranks: Sequence[Walks],
     dlio: Mapping[str, Any],
     host: Mapping[str, Any],
-    started: str,
-    ended: str,
+    started: float,
+    ended: float,
 ) -> dict[str, Any]:
     data, hosts = job.workload.dataset, ranks[0].hosts
     return {
-        "start": started,
+        "start": format_time(started),
         "num_accelerators": len(ranks),
         "num_hosts": hosts,
         "hostname": host["hostname"],
@@ -380,25 +364,20 @@ def _make_summary(
         "host_memory_GB": [host["host_memory_GB"]] * hosts,
         "data_size_per_host_GB": _data_bytes(job) / hosts / _GIB,
         "epochs": job.workload.train.epochs,
-        "end": ended,
+        "end": format_time(ended),
     }
 
 
 def _make_step_lists(job: BenchJob, walks: Walks, host: Mapping[str, Any]) -> dict[str, Any]:
     """Lists of the steps' times, by epoch and block."""
     lists: dict[str, Any] = dict(host)
+    keys = ("load", "proc", "compute", "throughput", "au")
     for walked in walks.epochs:
-        epoch = lists.setdefault(
-            str(walked.number),
-            {name: {} for name in ("load", "proc", "compute", "throughput", "au")},
-        )
-        detailed, _, _ = record.rank_figures(job, walked)
-        for number, (block, au, rate) in enumerate(detailed, 1):
+        epoch = lists.setdefault(str(walked.number), {name: {} for name in keys})
+        for number, (block, au, rate) in enumerate(record.rank_figures(job, walked)[0], 1):
             name = "eval" if walked.kind == "eval" else f"block{number}"
             values = (block.load, block.proc, block.compute, rate, au)
-            for key, value in zip(
-                ("load", "proc", "compute", "throughput", "au"), values, strict=True
-            ):
+            for key, value in zip(keys, values, strict=True):
                 epoch[key][name] = value
         epoch.setdefault("start", format_time(walked.started))
         epoch |= {"host_meminfo": host["host_meminfo"], "end": format_time(walked.ended)}
@@ -410,15 +389,17 @@ def _make_stats(job: BenchJob, walks: Walks) -> dict[str, Any]:
     stats: dict[str, Any] = {}
     for walked in walks.epochs:
         epoch = stats.setdefault(str(walked.number), {"start": format_time(walked.started)})
-        spans = _time_blocks(job, walked)
-        epoch |= spans
+        origin = walked.started - walked.stamps.began * metrics.S
+        for number, (block, _, _) in enumerate(record.rank_figures(job, walked)[0], 1):
+            epoch["eval" if walked.kind == "eval" else f"block{number}"] = {
+                "start": format_time(origin + block.start),
+                "end": format_time(origin + block.end),
+                "duration": f"{block.end - block.start:.2f}",
+            }
         for number, taken in enumerate(walked.checkpoints, 1):
             span = {"start": format_time(taken["started"]), "end": format_time(taken["ended"])}
             rate = taken["bytes"] / _GIB / taken["seconds"] if taken["seconds"] else None
-            epoch[f"save_ckpt{number}"] = span | {
-                "duration": taken["seconds"],
-                "throughput": rate,
-            }
+            epoch[f"save_ckpt{number}"] = span | {"duration": taken["seconds"], "throughput": rate}
         epoch["end"] = format_time(walked.ended)
     for epoch in stats.values():
         spent = datetime.fromisoformat(epoch["end"]) - datetime.fromisoformat(epoch["start"])
@@ -426,40 +407,19 @@ def _make_stats(job: BenchJob, walks: Walks) -> dict[str, Any]:
     return stats
 
 
-def _time_blocks(job: BenchJob, walked: WalkedEpoch) -> dict[str, dict[str, str]]:
-    """Begin and end of an epoch's blocks, or of its evaluation."""
-    origin = walked.started - walked.stamps.began * metrics.S
-    spans = {}
-    for number, (block, _, _) in enumerate(record.rank_figures(job, walked)[0], 1):
-        name = "eval" if walked.kind == "eval" else f"block{number}"
-        spans[name] = {
-            "start": format_time(origin + block.start),
-            "end": format_time(origin + block.end),
-            "duration": f"{block.end - block.start:.2f}",
-        }
-    return spans
-
-
-_LINES = (
-    (
-        "train_au",
-        "Training Accelerator Utilization [AU] (%)",
-        "_mean_percentage",
-        "_stdev_percentage",
-    ),
-    (
-        "train_throughput",
-        "Training Throughput (samples/second)",
-        "_mean_samples_per_second",
-        "_stdev_samples_per_second",
-    ),
-    (
-        "train_io",
-        "Training I/O Throughput (MB/second)",
-        "_mean_MB_per_second",
-        "_stdev_MB_per_second",
-    ),
-)
+_LINES = {
+    "train_au_{}_percentage": "Training Accelerator Utilization [AU] (%)",
+    "train_throughput_{}_samples_per_second": "Training Throughput (samples/second)",
+    "train_io_{}_MB_per_second": "Training I/O Throughput (MB/second)",
+    "train_au_meet_expectation": "train_au_meet_expectation",
+    "eval_au_{}_percentage": "Eval Accelerator Utilization [AU] (%)",
+    "eval_throughput_{}_samples_per_second": "Eval Throughput (samples/second)",
+    "eval_io_{}_MB_per_second": "Eval I/O Throughput (MB/second)",
+    "eval_au_meet_expectation": "eval_au_meet_expectation",
+    "save_checkpoint_duration_{}_seconds": "Checkpoint save duration (seconds)",
+    "save_checkpoint_io_{}_GB_per_second": "Checkpoint save I/O Throughput (GB/second)",
+}
+"""Metrics of dlio.log by their keys, or the keys of their mean and deviation."""
 
 
 def _make_log(
@@ -476,20 +436,10 @@ def _make_log(
         lines.append(f"[OUTPUT] {format_time(walked.ended)} Ending {done}")
     lines.append(f"[OUTPUT] {format_time(ended)} Saved outputs")
     lines.append(f"[METRIC] Number of Simulated Accelerators: {len(ranks)}")
-    for kind in ("train", "eval"):
-        if f"{kind}_au_mean_percentage" not in dlio:
-            continue
-        for key, text, mean, stdev in _LINES:
-            key = key.replace("train", kind)
-            text = text.replace("Training", "Training" if kind == "train" else "Eval")
-            lines.append(f"[METRIC] {text}: {dlio[key + mean]:.4f} ({dlio[key + stdev]:.4f})")
-        met = f"{kind}_au_meet_expectation"
-        lines.append(f"[METRIC] {met}: {dlio[met]}")
-    if "save_checkpoint_io_mean_GB_per_second" in dlio:
-        for name, text in (
-            ("save_checkpoint_duration_{}_seconds", "Checkpoint save duration (seconds)"),
-            ("save_checkpoint_io_{}_GB_per_second", "Checkpoint save I/O Throughput (GB/second)"),
-        ):
-            mean, stdev = dlio[name.format("mean")], dlio[name.format("stdev")]
+    for key, text in _LINES.items():
+        if key in dlio:
+            lines.append(f"[METRIC] {text}: {dlio[key]}")
+        elif key.format("mean") in dlio:
+            mean, stdev = dlio[key.format("mean")], dlio[key.format("stdev")]
             lines.append(f"[METRIC] {text}: {mean:.4f} ({stdev:.4f})")
     return lines

@@ -67,10 +67,10 @@ def utilisation(walks: Walks, start: int, end: int) -> float:
     if not walks or not walks[0]:
         return 0.0
     shares = []
-    for own in zip(*walks, strict=True):
-        measured = [measured_steps(len(stamps), start, end) for stamps in own]
-        spent = sum(map(clock_s, own, measured))
-        useful = sum(_nominal(stamps, part) for stamps, part in zip(own, measured, strict=True))
+    for epochs in zip(*walks, strict=True):
+        measured = [measured_steps(len(stamps), start, end) for stamps in epochs]
+        spent = sum(map(clock_s, epochs, measured))
+        useful = sum(map(_nominal, epochs, measured))
         shares.append(useful / spent if spent > 0 else 0.0)
     return float(np.mean(shares))
 
@@ -82,8 +82,8 @@ def throughput(walks: Walks, start: int, end: int, per_step: float) -> float:
     """
     steps, spent = 0, 0.0
     for ranks in walks:
-        measured = [measured_steps(len(each), start, end) for each in ranks]
-        steps += sum(part.stop - part.start for part in measured)
+        measured = [measured_steps(len(stamps), start, end) for stamps in ranks]
+        steps += sum(chosen.stop - chosen.start for chosen in measured)
         spent += max(map(clock_s, ranks, measured), default=0.0)
     return steps * per_step / spent if spent > 0 else 0.0
 

@@ -9,6 +9,7 @@ import json
 import platform
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,22 +24,8 @@ from .recorded import VERSION
 
 if TYPE_CHECKING:
     from ..run import BenchJob, WalkedEpoch, Walks
-from dataclasses import replace
 
 # -- record.json -----------------------------------------------------------------------------------
-
-
-_PACKAGES = (
-    "penstock",
-    "numpy",
-    "torch",
-    "grain",
-    "litdata",
-    "webdataset",
-    "spdl",
-    "ffcv",
-    "mpi4py",
-)
 
 
 def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
@@ -67,7 +54,11 @@ def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
         "startup_s": max(rank.startup_s for rank in ranks),
         "staging_s": max(rank.staging_s for rank in ranks),
         "first_batch_s": max(float(w.stamps.got[0] - w.stamps.asked[0]) for w in first) * metrics.S,
-        "epochs": [_make_epoch(each, _is_counted(ranks[0].settings)) for each in epochs],
+        # The kernel does not count as read what comes by io_uring and memory maps.
+        "epochs": [
+            _make_epoch(each, ranks[0].settings.get("backend") not in ("io_uring", "mmap"))
+            for each in epochs
+        ],
         "au": {"raw": raw, "ceiling": ceiling, "net": raw / ceiling if ceiling else None},
         "samples_per_s": rate,
         "bytes_per_s": rate * size / samples if samples else 0.0,
@@ -86,11 +77,6 @@ def _add_known(values: Iterable[float | None]) -> float | None:
     """The sum, if all values are known."""
     known = list(values)
     return None if None in known else sum(value for value in known if value is not None)
-
-
-def _is_counted(settings: Mapping[str, Any]) -> bool:
-    """True if the kernel counts as read what a loader reads: not by io_uring and memory maps."""
-    return settings.get("backend") not in ("io_uring", "mmap")
 
 
 def _make_epoch(ranks: Sequence[WalkedEpoch], counted: bool) -> dict[str, Any]:
@@ -165,12 +151,11 @@ def rank_figures(
     then the epoch's two."""
     reader, output = job.workload.reader, job.workload.output
     ends = output.metric.exclude_start_steps, output.metric.exclude_end_steps
-    blocks = metrics.blocks(walked.stamps)
-    steps = len(walked.stamps)
+    blocks, steps = metrics.blocks(walked.stamps), len(walked.stamps)
+    compute, batch = metrics.dlio_block, reader.batch_size
     if walked.kind == "eval":
-        pairs = [metrics.dlio_eval(each, steps, reader.batch_size_eval, *ends) for each in blocks]
-    else:
-        pairs = [metrics.dlio_block(each, steps, reader.batch_size, *ends) for each in blocks]
+        compute, batch = metrics.dlio_eval, reader.batch_size_eval
+    pairs = [compute(block, steps, batch, *ends) for block in blocks]
     detailed = [(block, *pair) for block, pair in zip(blocks, pairs, strict=True)]
     au = metrics.weigh_blocks(blocks, [each[0] for each in pairs])
     return detailed, au, metrics.weigh_blocks(blocks, [each[1] for each in pairs])
@@ -185,12 +170,21 @@ def make_record(
                   which it started and ended.
     path:         a folder of the data; load_before: of the machine, before the command.
     """
+    here, mount = read_machine(), find_mount(path)
     record = {
         "penstock_bench": VERSION,
         **values,
         "started": format_iso(values["started"]),
         "ended": format_iso(values["ended"]),
-        "machine": describe_machine(path) | {"load_before": list(load_before)},
+        "machine": {
+            "host": socket.gethostname(),
+            "cpu": read_processor(),
+            "cores": here.cores,
+            "memory_bytes": here.memory_bytes,
+            "kernel": platform.release(),
+            "filesystem": None if mount is None else mount.file_system,
+            "load_before": list(load_before),
+        },
         "versions": list_versions(),
     }
     strict: dict[str, Any] = metrics.replace_nonfinite(record)
@@ -200,15 +194,13 @@ def make_record(
 def write_record(folder: Path, values: Mapping[str, Any]) -> Path:
     """Write record.json; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "record.json"
-    write_json(path, values)
-    return path
+    write_json(folder / "record.json", values)
+    return folder / "record.json"
 
 
 def write_json(path: Path, values: Any) -> None:
-    write_text(
-        path, json.dumps(metrics.replace_nonfinite(values), indent=1, allow_nan=False) + "\n"
-    )
+    text = json.dumps(metrics.replace_nonfinite(values), indent=1, allow_nan=False)
+    write_text(path, f"{text}\n")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -224,19 +216,6 @@ def format_iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().isoformat()
 
 
-def describe_machine(path: str) -> dict[str, Any]:
-    """Describe this host, and the file system of the path."""
-    here, mount = read_machine(), find_mount(path)
-    return {
-        "host": socket.gethostname(),
-        "cpu": read_processor(),
-        "cores": here.cores,
-        "memory_bytes": here.memory_bytes,
-        "kernel": platform.release(),
-        "filesystem": None if mount is None else mount.file_system,
-    }
-
-
 def read_processor() -> str:
     """The processor's name, as its maker gives it."""
     with contextlib.suppress(OSError):
@@ -250,11 +229,10 @@ def read_processor() -> str:
 def list_versions() -> dict[str, str]:
     """Versions of the installed packages that may have been measured."""
     versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
+    loaders = {package for packages in contenders.PACKAGES.values() for package in packages}
+    for package in ("penstock", "numpy", *sorted(loaders), "mpi4py"):
+        with contextlib.suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     if "penstock" not in versions:
         from penstock import __version__
 
@@ -282,7 +260,12 @@ class Verdicts:
         )
         per_unit = task.count / max(1, len(dataset))  # samples of what is read as one
         self._job, self._samples = job, task.count
-        self._data = _describe_data(examination, task.per_file == 1)
+        index = None if examination.dataset is None else examination.dataset.index
+        self._data = doctor.DataProfile(
+            total_bytes=0 if index is None else index.total_bytes,
+            memory_bytes=examination.machine.room_bytes,
+            own_files=task.per_file == 1,
+        )
         self._supplies: dict[doctor.Resource, doctor.Supply] = {
             resource: replace(supply, per_s=supply.per_s * per_unit)
             if resource == "decode"
@@ -305,7 +288,10 @@ class Verdicts:
             supplies["staging"] = doctor.staging_supply(
                 self._samples, run["staging_s"], len(epochs)
             )
-        cached = self._demand.cached(_cached_share(epochs))
+        known = [epoch["cached_before"] for epoch in epochs if epoch["cached_before"]]
+        total = sum(before["total_bytes"] for before in known)
+        share = sum(before["cached_bytes"] for before in known) / total if total else 0.0
+        cached = self._demand.cached(share)
         samples = sum(epoch["samples"] for epoch in epochs)
         if not (samples and run["samples_per_s"]):
             return doctor.estimate_roofline(supplies, cached, data=self._data).as_json()
@@ -316,18 +302,3 @@ class Verdicts:
             waited_s=seconds * min(1.0, max(0.0, run["decomposition"]["storage_wait"])),
         )
         return doctor.judge_run(counted, cached, supplies, data=self._data).as_json()
-
-
-def _describe_data(examination: doctor.Examination, own_files: bool) -> doctor.DataProfile:
-    index = None if examination.dataset is None else examination.dataset.index
-    total = 0 if index is None else index.total_bytes
-    return doctor.DataProfile(
-        total_bytes=total, memory_bytes=examination.machine.room_bytes, own_files=own_files
-    )
-
-
-def _cached_share(epochs: Sequence[Mapping[str, Any]]) -> float:
-    """The share of the data that was in the page cache when epochs began."""
-    known = [cached["cached_before"] for cached in epochs if cached["cached_before"]]
-    total = sum(cached["total_bytes"] for cached in known)
-    return sum(cached["cached_bytes"] for cached in known) / total if total else 0.0

@@ -44,17 +44,6 @@ class Limit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RecordedRank:
-    """Figures of one rank in an epoch; bytes as its process read them, and of the device."""
-
-    number: int
-    samples: float | None
-    cpu_s: float | None
-    read_bytes: float | None
-    device_bytes: float | None
-
-
-@dataclass(frozen=True)
 class RecordedEpoch:
     """An epoch, of "train" or "eval". Times by step are ranks x steps, NaN where there is none.
 
@@ -62,6 +51,7 @@ class RecordedEpoch:
     compute_s:  what the workload asks for; computed_s: what it took.
     barrier_s:  until all ranks had computed.
     cached_*:   the share of the data in the page cache.
+    ranks:      figures of each, as recorded.
     """
 
     number: int
@@ -73,7 +63,7 @@ class RecordedEpoch:
     compute_s: Floats
     computed_s: Floats
     barrier_s: Floats
-    ranks: tuple[RecordedRank, ...]
+    ranks: tuple[Values, ...]
     checkpoints: tuple[RecordedSave, ...]
     cached_before: float | None
     cached_after: float | None
@@ -99,7 +89,7 @@ class RecordedEpoch:
 
     def total(self, name: str) -> float | None:
         """The sum of the ranks' figures of this name."""
-        return _sum(getattr(rank, name) for rank in self.ranks)
+        return _sum(figure(rank, name) for rank in self.ranks)
 
 
 @dataclass(frozen=True)
@@ -149,6 +139,12 @@ class RecordedRun:
     @property
     def checkpoints(self) -> tuple[RecordedSave, ...]:
         return tuple(saved for epoch in self.epochs for saved in epoch.checkpoints)
+
+    @property
+    def mean_saving_s(self) -> float | None:
+        """Mean seconds of the checkpoints that are known."""
+        known = [save.seconds for save in self.checkpoints if save.seconds is not None]
+        return sum(known) / len(known) if known else None
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -202,9 +198,8 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        near = suggest_path(str(path))
         raise MissingError(
-            f"{path} does not exist{near}: name a record.json, or its folder"
+            f"{path} does not exist{suggest_path(str(path))}: name a record.json"
         ) from None
     except OSError as error:
         raise MissingError(f"cannot read {path}: {error.strerror}") from None
@@ -219,13 +214,10 @@ def check_record(values: Any, where: str) -> Values:
             f"{where} is no record of penstock bench: it has no 'penstock_bench'; name the "
             "record.json of a run"
         )
-    if values["penstock_bench"] != VERSION:
-        raise FormatError(
-            f"{where} is a record of version {values['penstock_bench']!r}, and {VERSION} is "
-            "understood: use the penstock that wrote it"
-        )
+    if (version := values["penstock_bench"]) != VERSION:
+        raise FormatError(f"{where} is a record of version {version!r}, and {VERSION} is read here")
     runs = values.get("runs")
-    if not isinstance(runs, list) or not all(isinstance(each, Mapping) for each in runs):
+    if not isinstance(runs, list) or not all(isinstance(run, Mapping) for run in runs):
         raise FormatError(f"{where}: 'runs' is no list of runs: the record is damaged")
     return values
 
@@ -237,14 +229,18 @@ def records(values: Sequence[Values], names: Sequence[str] = ()) -> tuple[Record
     """
     names = [*names, *(str(1 + number) for number in range(len(names), len(values)))]
     loaders = []
-    for each, name in zip(values, names, strict=False):
-        check_record(each, name)
-        loaders += [str(run.get("loader", "?")) for run in each["runs"]]
-    found = []
+    for record, name in zip(values, names, strict=False):
+        runs_of = check_record(record, name)["runs"]
+        loaders += [str(run.get("loader", "?")) for run in runs_of]
+    made = []
     taken: set[str] = set()
-    for each, name in zip(values, names, strict=False):
+    for record, name in zip(values, names, strict=False):
+        ends = ("exclude_start_steps", "exclude_end_steps")
+        given = [figure(record, "workload", "output", "metric", end) for end in ends]
+        start, end = (int(steps) if steps is not None and steps >= 0 else None for steps in given)
+        skipped = 1 if start is None else start, end or 0
         runs = []
-        for run in each["runs"]:
+        for run in record["runs"]:
             loader = str(run.get("loader", "?"))
             label = loader if loaders.count(loader) == 1 else f"{loader} ({name})"
             plain, count = label, 1
@@ -252,9 +248,11 @@ def records(values: Sequence[Values], names: Sequence[str] = ()) -> tuple[Record
                 count += 1
                 label = f"{plain} #{count}"
             taken.add(label)
-            runs.append(_make_run(run, label, _count_skipped(each)))
-        found.append(Record(name, each, tuple(runs)))
-    return tuple(found)
+            epochs = enumerate(_mappings(run, "epochs"), start=1)
+            recorded = tuple(_make_epoch(epoch, number) for number, epoch in epochs)
+            runs.append(RecordedRun(label, run, recorded, skipped))
+        made.append(Record(name, record, tuple(runs)))
+    return tuple(made)
 
 
 def figure(values: Any, *path: str) -> float | None:
@@ -266,23 +264,6 @@ def figure(values: Any, *path: str) -> float | None:
 
 
 # -- from JSON -------------------------------------------------------------------------------------
-
-
-def _count_skipped(values: Values) -> tuple[int, int]:
-    given = [
-        figure(values, "workload", "output", "metric", f"exclude_{end}_steps")
-        for end in ("start", "end")
-    ]
-    start, end = (int(steps) if steps is not None and steps >= 0 else None for steps in given)
-    return 1 if start is None else start, end or 0
-
-
-def _make_run(values: Values, label: str, skipped: tuple[int, int]) -> RecordedRun:
-    epochs = tuple(
-        _make_epoch(each, number)
-        for number, each in enumerate(_mappings(values, "epochs"), start=1)
-    )
-    return RecordedRun(label, values, epochs, skipped)
 
 
 def _make_epoch(values: Values, number: int) -> RecordedEpoch:
@@ -299,21 +280,13 @@ def _make_epoch(values: Values, number: int) -> RecordedEpoch:
         samples=figure(values, "samples"),
         bytes=figure(values, "bytes"),
         **times,
-        ranks=tuple(_make_rank(each, place) for place, each in enumerate(ranks)),
+        ranks=tuple(ranks),
         checkpoints=tuple(
             RecordedSave(number, *(figure(each, name) for name in ("step", "seconds", "bytes")))
             for each in saved
         ),
         cached_before=_cached_share(mapping_at(values, "cached_before")),
         cached_after=_cached_share(mapping_at(values, "cached_after")),
-    )
-
-
-def _make_rank(values: Values, place: int) -> RecordedRank:
-    number = figure(values, "rank")
-    return RecordedRank(
-        place if number is None else int(number),
-        *(figure(values, name) for name in ("samples", "cpu_s", "read_bytes", "device_bytes")),
     )
 
 

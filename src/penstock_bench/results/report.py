@@ -229,10 +229,8 @@ class Headline(NamedTuple):
 def conclude(records: Sequence[Record]) -> Headline:
     """Conclude which run is fastest, whether it is fast enough, and what bounds it."""
     runs = [run for record in records for run in record.runs]
-    ranked = sorted(
-        (run for run in runs if run.get("samples_per_s")),
-        key=lambda run: -(run.get("samples_per_s") or 0),
-    )
+    known = [run for run in runs if run.get("samples_per_s")]
+    ranked = sorted(known, key=lambda run: -(run.get("samples_per_s") or 0))
     best = ranked[0] if ranked else runs[0] if runs else None
     cautions = tuple(_list_cautions(records))
     if best is None:
@@ -240,10 +238,10 @@ def conclude(records: Sequence[Record]) -> Headline:
     asked = next(record.asked for record in records if best in record.runs)
     several = len(runs) > 1
     said = [*_name_fastest(ranked), *_state_utilisation(best, asked, several), *_name_bound(best)]
-    if not said:
-        said = [*_state_checkpoints(best)] or [
-            f"{best.label} was run; none of its figures are known."
-        ]
+    if not said and (mean_s := best.mean_saving_s):
+        saves = counted(len(best.checkpoints), "checkpoint")
+        said = [f"{best.label} saved {saves}, each in {number(mean_s)} s."]
+    said = said or [f"{best.label} was run; none of its figures are known."]
     return Headline(best.label, tuple(said), best.advice, cautions)
 
 
@@ -259,9 +257,8 @@ def _name_fastest(ranked: Sequence[RecordedRun]) -> Iterator[str]:
         return
     first, second = ranked[:2]
     rate = number(first.get("samples_per_s") or 0)
-    row = next(
-        row for row in compare.compare_runs([second, first]) if row.metric.name == "samples/s"
-    )
+    rows = compare.compare_runs([second, first])
+    row = next(row for row in rows if row.metric.name == "samples/s")
     ratio = row.ratios[1]
     assert ratio is not None  # both rates are known
     told = compare.format_ratio(ratio)
@@ -318,13 +315,6 @@ def _name_bound(run: RecordedRun) -> Iterator[str]:
         above = compare.factor(others[0].samples_per_s / bound.samples_per_s)
         said += f"; the next ceiling, {resource(others[0].resource)}, is {above} × as high"
     yield f"{said}."
-
-
-def _state_checkpoints(run: RecordedRun) -> Iterator[str]:
-    seconds = [saved.seconds for saved in run.checkpoints if saved.seconds]
-    if seconds:
-        mean = sum(seconds) / len(seconds)
-        yield f"{run.label} saved {counted(len(seconds), 'checkpoint')}, each in {number(mean)} s."
 
 
 # -- what must be known first ----------------------------------------------------------------------
