@@ -93,7 +93,7 @@ BUDGETS = {
     "index": 13_405,
     "loader": 6_134,
     "order": 2_746,
-    "penstock_bench": 13_095,
+    "penstock_bench": 12_894,
     "penstock_sim": 6_953,
     "plan": 3_308,
     "ranks": 599,
