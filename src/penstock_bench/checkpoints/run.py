@@ -226,8 +226,8 @@ class WorkloadCheckpoints:
             if wanted > free:
                 what = f"{count} checkpoints need" if count > 1 else "a checkpoint needs"
                 raise StorageError(
-                    f"{self.root}: {what} {wanted:,} bytes and {free:,} are free: make room there, set "
-                    f"checkpoint.checkpoint_folder elsewhere, or try --scale below {self.scale}"
+                    f"{self.root}: {what} {wanted:,} bytes and {free:,} are free: make room there, "
+                    f"set checkpoint.checkpoint_folder elsewhere, or try --scale below {self.scale}"
                 )
 
         self._do_together(enough)
