@@ -19,14 +19,18 @@ from typing import Any
 import numpy as np
 
 from penstock.sharing.allocation import (
+    Float,
     Objective,
+    Program,
     Resources,
+    Solution,
+    Solver,
     allocate,
     even_share,
     score,
+    solve_exactly,
 )
-from penstock.sharing.share_lp import Float, Program, Solution, Solver, solve_exactly
-from penstock.sharing.throughput_model import JobProfile, predict
+from penstock.sharing.job_state import JobProfile, predict
 
 HOST = Resources(cores=32, bytes_per_s=1.5e9)
 

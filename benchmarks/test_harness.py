@@ -29,7 +29,7 @@ from benchmarks.share.work import TOKENS, Job
 from benchmarks.suite import FLOORS, Race, Reference
 from penstock.order.order import Order
 from penstock.sharing.allocation import Resources
-from penstock.sharing.throughput_model import Share
+from penstock.sharing.job_state import Share
 
 SERVE = """
 import argparse, numpy as np, os, time

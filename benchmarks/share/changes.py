@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.contender import process_cpu_seconds
 from benchmarks.race import say
 from benchmarks.record import Row
-from penstock.sharing.throughput_model import Share
+from penstock.sharing.job_state import Share
 
 from .host import Running, Site
 from .work import Job

@@ -20,7 +20,7 @@ from benchmarks.contender import ANSWER_S, EXIT_S, ROOT, ContenderError
 from benchmarks.corpus import Corpora, make_warm
 from benchmarks.emulation import Mount, Shared
 from penstock.sharing.allocation import Resources
-from penstock.sharing.throughput_model import JobProfile, Share
+from penstock.sharing.job_state import JobProfile, Share
 
 from .work import KINDS, Job
 

@@ -19,9 +19,8 @@ from benchmarks.cluster import at_least
 from benchmarks.race import say
 from benchmarks.record import Row
 from benchmarks.share_study import solve_greedily
-from penstock.sharing.allocation import Objective, Resources, allocate
-from penstock.sharing.share_lp import solve_exactly
-from penstock.sharing.throughput_model import JobProfile, Share
+from penstock.sharing.allocation import Objective, Resources, allocate, solve_exactly
+from penstock.sharing.job_state import JobProfile, Share
 
 from .host import Host, Site, Window
 from .modes import Brokered, Mode, Static, Unmanaged, even

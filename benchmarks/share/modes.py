@@ -13,7 +13,7 @@ from typing import Protocol
 
 from benchmarks.contender import ContenderError
 from penstock.sharing.allocation import Objective, Resources, even_share
-from penstock.sharing.throughput_model import Share
+from penstock.sharing.job_state import Share
 
 from .host import UNLIMITED, Host
 

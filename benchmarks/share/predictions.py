@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.race import say
 from benchmarks.record import Row
 from penstock.sharing.allocation import Resources
-from penstock.sharing.throughput_model import JobProfile, Share, predict
+from penstock.sharing.job_state import JobProfile, Share, predict
 
 from .host import Site, Window
 from .work import Job

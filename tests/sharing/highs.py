@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import optimize
 
-from penstock.sharing.share_lp import Program, Solution
+from penstock.sharing.allocation import Program, Solution
 
 
 def solve_by_highs(program: Program) -> Solution:

@@ -163,8 +163,8 @@ def main() -> None:
     """Run as the process of a job."""
     from penstock import limits
     from penstock.sharing.client import Tenant
+    from penstock.sharing.job_state import JobProfile, Share, predict
     from penstock.sharing.lease import JobMeasurement, Report
-    from penstock.sharing.throughput_model import JobProfile, Share, predict
 
     limits.broker_retry_s = 0.2  # tests wait for it
     path, name, rank, said, greed, step_s = json.loads(sys.argv[1])

@@ -18,12 +18,13 @@ from penstock.errors import UsageError
 from penstock.sharing.allocation import (
     Objective,
     Resources,
+    Solver,
     allocate,
     even_share,
     score,
+    solve_exactly,
 )
-from penstock.sharing.share_lp import Solver, solve_exactly
-from penstock.sharing.throughput_model import JobProfile, Share, predict
+from penstock.sharing.job_state import JobProfile, Share, predict
 from tests.sharing.highs import solve_by_highs
 
 CPU = JobProfile(samples_per_s=1000, cpu_s=10e-3, storage_bytes=1e3, remaining_samples=1e5)

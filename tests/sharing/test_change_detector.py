@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.sharing.allocation import Resources, allocate, even_share
-from penstock.sharing.job_state import Drift
+from penstock.sharing.job_state import Drift, JobProfile, Share
 from penstock.sharing.ledger import is_worthwhile
-from penstock.sharing.throughput_model import JobProfile, Share
 
 JOB = JobProfile(samples_per_s=1000, cpu_s=2e-3, storage_bytes=100e3)
 FOLLOWED = ("samples_per_s", "cpu_s", "storage_bytes", "efficiency")

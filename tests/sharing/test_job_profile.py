@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.meter import Counters, Meter, Span
+from penstock.sharing.job_state import JobProfile
 from penstock.sharing.leased_budget import Profiler, measure_window
-from penstock.sharing.throughput_model import JobProfile
 
 MS = 1_000_000
 

@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.errors import UsageError
 from penstock.sharing.allocation import Objective, Resources, allocate
+from penstock.sharing.job_state import JobProfile, Share, predict
 from penstock.sharing.lease import JobMeasurement, Lease, Report, Terms
 from penstock.sharing.ledger import Ledger
-from penstock.sharing.throughput_model import JobProfile, Share, predict
 from tests.sharing.highs import solve_by_highs
 
 HOST = Resources(cores=8, bytes_per_s=1e9)

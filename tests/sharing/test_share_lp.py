@@ -11,7 +11,7 @@ from benchmarks.share_study import solve_greedily
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.sharing.share_lp import Program, solve_exactly
+from penstock.sharing.allocation import Program, solve_exactly
 from tests.sharing.highs import solve_by_highs
 
 CLOSE = 1e-7

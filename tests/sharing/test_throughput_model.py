@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.sharing.allocation import Resources
-from penstock.sharing.throughput_model import JobProfile, Share, predict
+from penstock.sharing.job_state import JobProfile, Share, predict
 
 JOB = JobProfile(samples_per_s=1000, cpu_s=2e-3, storage_bytes=100e3)
 

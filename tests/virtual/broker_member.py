@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock import limits
 from penstock.sharing.connection import ConnectionLost, Message
+from penstock.sharing.job_state import JobProfile, Share, predict
 from penstock.sharing.lease import Grant, JobMeasurement, Lease, Report
-from penstock.sharing.throughput_model import JobProfile, Share, predict
 from tests.virtual.broker_process import VirtualEnd, VirtualProcess
 from tests.virtual.broker_scenario import CHAOS_NS, MS, BrokerJob, S
 from tests.virtual.node import require

@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 from .. import limits
 from ..arguments import check_fields, check_kind, whole
 from ..errors import UsageError
-from ..sharing.throughput_model import quantity
+from ..sharing.job_state import quantity
 
 OVERHEAD = 0.035
 """Part of training's own time that saving may cost; CheckFreq's bound."""

@@ -1,7 +1,7 @@
 """Sharing of a host or a storage between jobs: processor time, bandwidth, and turns to transfer.
 
 A *broker* is a process of a host. Its *ledger* divides the host's *resources* among jobs, by an
-*objective* and with *floors* that each job keeps (`allocation`, `share_lp`, `throughput_model`).
+*objective* and with *floors* that each job keeps (`allocation`, `job_state`).
 Each loader is a *member* of a job: it reports a *profile* and measurements, and holds a *lease*
 that ends unless it is renewed; `leased_budget` is the loader's side. Checkpoints and stages of data
 are *transfers*: a `TransferPermit` waits for the broker's *grants* (`transfers`). An `Upstream` is

@@ -22,7 +22,6 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from .. import limits
@@ -38,7 +37,6 @@ from .connection import (
     Lines,
     Message,
     WireError,
-    WirePeer,
     keep_awake,
     read_peer,
 )
@@ -85,10 +83,9 @@ class Broker:
             check_kind("upstream", upstream, Upstream, "a penstock.sharing.Upstream")
         if listen is not None:
             how = "a penstock.sharing.Address and the key, of read_key"
-            if len(check_kind("listen", listen, tuple, how)) != 2:
-                raise UsageError(f"listen has {len(listen)} parts: give {how}")
-            check_kind("listen[0]", listen[0], Address, how)
-            check_kind("listen[1]", listen[1], bytes, how)
+            address, self._key = check_kind("listen", listen, tuple, how)
+            check_kind("listen[0]", address, Address, how)
+            check_kind("listen[1]", self._key, bytes, how)
         self._clock = SystemClock() if clock is None else clock
         self._group = None if group is None else find_group(group)
         self._lines: dict[int, Lines] = {}
@@ -98,7 +95,7 @@ class Broker:
             ledger,
             None if upstream is None else upstream.share,
             min(limits.broker_members_max, max(1, files - 32)),
-            _describe_process,
+            lambda: {"pid": os.getpid(), "cpu_s": time.process_time()},
         )
         self._stopped = False
         with contextlib.ExitStack() as undo:
@@ -113,7 +110,6 @@ class Broker:
             self._selector.register(self._listener, selectors.EVENT_READ, Broker._accept)
             self._selector.register(self._woken, selectors.EVENT_READ)
             if listen is not None:
-                address, self._key = listen
                 self._outer = undo.enter_context(address.listen())
                 self._selector.register(self._outer, selectors.EVENT_READ, Broker._accept_network)
             self._finalizer = weakref.finalize(self, _close, undo.pop_all(), os.getpid())
@@ -122,12 +118,7 @@ class Broker:
     def __enter__(self) -> Broker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -181,7 +172,10 @@ class Broker:
         peer = read_peer(connection)
         lines = Lines(connection)
         why_not = None
-        if not self._is_admitted(connection, peer):
+        is_admitted = peer.user in (os.getuid(), 0) or (
+            self._group is not None and self._group in (peer.group, *_read_groups(connection))
+        )
+        if not is_admitted:
             why_not = f"user {peer.user} is not admitted: this broker serves user {os.getuid()}" + (
                 "" if self._group is None else f" and group {self._group}"
             )
@@ -218,12 +212,6 @@ class Broker:
     def _register(self, number: int, lines: Lines) -> None:
         self._lines[number] = lines
         self._selector.register(lines, selectors.EVENT_READ, number)
-
-    def _is_admitted(self, connection: socket.socket, peer: WirePeer) -> bool:
-        """True if the kernel says that it is this user, root, or a member of the group."""
-        if peer.user in (os.getuid(), 0):
-            return True
-        return self._group is not None and self._group in (peer.group, *_read_groups(connection))
 
     # -- what is said ------------------------------------------------------------------------------
 
@@ -277,10 +265,6 @@ class Broker:
         if (lines.waiting > 0) != waited:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if not waited else 0)
             self._selector.modify(lines, events, number)
-
-
-def _describe_process() -> dict[str, Any]:
-    return {"pid": os.getpid(), "cpu_s": time.process_time()}
 
 
 # -- the socket ------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from .connection import (
     Address,
     AuthenticatedLines,
     ConnectionLost,
-    LineEnd,
     Lines,
     Message,
     WireError,
@@ -36,7 +35,7 @@ from .lease import Lease, Report, Terms
 
 log = logging.getLogger("penstock")
 
-Call = Callable[[], LineEnd | None]
+Call = Callable[[], Lines | None]
 """Function that connects to a broker, or returns None if none serves now."""
 
 
@@ -144,7 +143,7 @@ class Link:
         self._call = call
         self._hello = hello
         self._where = where
-        self._lines: LineEnd | None = None
+        self._lines: Lines | None = None
         self._pid = os.getpid()
         self._retry_s = -math.inf
         self._logged: set[str] = set()
@@ -170,7 +169,7 @@ class Link:
         if os.getpid() != self._pid:
             self.close()  # this process's copy alone: the connection is the parent's
             self._pid, self._retry_s = os.getpid(), -math.inf
-        if self._lines is None and not self._connect(now_s):
+        if self._lines is None and (now_s < self._retry_s or not self._connect(now_s)):
             return None
         assert self._lines is not None
         try:
@@ -223,8 +222,6 @@ class Link:
             self._lines = None
 
     def _connect(self, now_s: float) -> bool:
-        if now_s < self._retry_s:
-            return False
         self._retry_s = now_s + limits.broker_retry_s
         if self._call is None:
             return False
@@ -237,7 +234,7 @@ class Link:
         self.send(self._hello(now_s), now_s)
         return self._lines is not None
 
-    def _explain(self, lines: LineEnd, why: Exception) -> None:
+    def _explain(self, lines: Lines, why: Exception) -> None:
         """Log the end of a connection, if a person can do something about it."""
         if isinstance(why, ConnectionLost):
             with contextlib.suppress(ConnectionLost, WireError):  # a refusal may be its last words

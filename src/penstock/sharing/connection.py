@@ -18,7 +18,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from .. import limits
@@ -47,23 +47,6 @@ class WireError(Exception):
 
 class ConnectionLost(Exception):
     """The other side has closed the connection, or does not read the lines that it is sent."""
-
-
-class LineEnd(Protocol):
-    """One end of a connection; lines arrive whole and in order, or not at all."""
-
-    @property
-    def waiting(self) -> int: ...
-
-    def fileno(self) -> int: ...
-
-    def receive(self) -> list[Message]: ...
-
-    def send(self, message: Mapping[str, Any]) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Lines:
@@ -233,7 +216,8 @@ def parse_message(line: bytes) -> Message:
 
 
 class WirePeer(NamedTuple):
-    """Process at the other end, at the time when it connected or started to listen."""
+    """Process at the other end, at the time when it connected or started to listen, as the kernel
+    knows it."""
 
     pid: int
     user: int
@@ -241,7 +225,7 @@ class WirePeer(NamedTuple):
 
 
 def read_peer(connection: socket.socket) -> WirePeer:
-    """Return the kernel's record of the process at the other end of a UNIX socket."""
+    """Return the process at the other end of a UNIX socket."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return WirePeer(*_PEER.unpack(raw))
 

@@ -19,9 +19,9 @@ from .. import limits
 from ..arguments import check_kind
 from .client import Tenant, call_by_network
 from .connection import Address
+from .job_state import read_number
 from .lease import Lease
 from .ledger import Ledger
-from .throughput_model import read_number
 
 
 class FallbackRate:

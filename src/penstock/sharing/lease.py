@@ -141,7 +141,7 @@ class JobMeasurement(_Numbers):
 class Report:
     """Report of a loader.
 
-    profile:   fields of `throughput_model.JobProfile`, of this loader alone, if measured since the
+    profile:   fields of `job_state.JobProfile`, of this loader alone, if measured since the
                last report. Its ceiling is the rate of the model, or the rate that the loader's own
                budget allows if that is less: a larger lease would be no use.
     measured:  in the same time as the profile.

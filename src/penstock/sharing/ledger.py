@@ -17,9 +17,18 @@ from .. import limits
 from ..arguments import check_kind
 from ..errors import UsageError
 from .allocation import Allocation, Objective, Resources, allocate, even_share, score
-from .job_state import Drift, JobMember, JobState, bound_number, encode_rate, read_profile
+from .job_state import (
+    Drift,
+    JobMember,
+    JobProfile,
+    JobState,
+    Share,
+    bound_number,
+    encode_rate,
+    predict,
+    read_profile,
+)
 from .lease import Grant, JobMeasurement, Lease, Report, Terms
-from .throughput_model import JobProfile, Share, predict
 from .transfers import Key, Transfers
 
 _least = 0.01

@@ -14,7 +14,6 @@ import select
 import sys
 import threading
 import time
-from types import TracebackType
 
 from .. import limits
 from ..arguments import check_kind, check_path
@@ -22,9 +21,9 @@ from ..errors import UsageError
 from ..ranks.place import detect
 from .client import Call, Link, find_call
 from .connection import VERSION, Message
+from .job_state import read_number
 from .lease import Grant, Terms
 from .leased_budget import name_job
-from .throughput_model import read_number
 
 _burst_s = 0.1
 """Seconds of unused bandwidth that a transfer may use later."""
@@ -77,12 +76,7 @@ class TransferPermit:
     def __enter__(self) -> TransferPermit:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
