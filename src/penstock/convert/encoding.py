@@ -82,8 +82,8 @@ class EncodingRecipe:
     fields: tuple[Field, ...]
     store_sample: Callable[[Sample], StoredSample]
     encode_sample: Callable[[StoredSample], list[Bytes]]
-    encode_end: Callable[[int], bytes]
     read_options: Mapping[str, Any]
+    encode_end: Callable[[int], bytes] = lambda size: b""
     part_names: tuple[str, ...] = ("data",)
     user_options: Mapping[str, Any] = field(default_factory=dict)
     has_keys: bool = False
@@ -94,7 +94,7 @@ class EncodingRecipe:
     def iterate_samples(self, index: Index, batch: Batch, start: int) -> Iterator[Sample]:
         """Yield the samples of a batch whose first has position `start`."""
         names = index.keys(batch.ids)
-        labels = _read_labels(index, batch)
+        labels = None if index.label_column is None else batch["label"].tolist()
         columns = [_get_row_reader(part, batch[part.name]) for part in self.fields]
         numbers = batch.ids.tolist()
         for row, (number, name) in enumerate(zip(numbers, names, strict=True)):
@@ -103,20 +103,12 @@ class EncodingRecipe:
 
     def read_back(self, index: Index, batch: Batch) -> Iterator[StoredSample]:
         """Yield the samples of a batch of written files in their stored form."""
-        names = self.part_names
         keys = index.keys(batch.ids) if self.has_keys else [""] * len(batch.ids)
-        labels = _read_labels(index, batch) if self.has_labels else None
-        columns = [(name, batch[name]) for name in names]
+        labels = batch["label"].tolist() if self.has_labels else None
+        columns = [(name, batch[name]) for name in self.part_names]
         for row, key in enumerate(keys):
             parts = tuple((name, memoryview(column[row].tobytes())) for name, column in columns)
             yield StoredSample(key, parts, labels[row] if labels else None)
-
-
-def _read_labels(index: Index, batch: Batch) -> list[int] | None:
-    if index.label_column is None:
-        return None
-    labels: list[int] = batch["label"].tolist()
-    return labels
 
 
 def _get_row_reader(part: Field, column: Any) -> Callable[[int], Any]:
@@ -145,31 +137,39 @@ def choose_recipe(
 ) -> EncodingRecipe:
     """Return the recipe for a data set and a container; UsageError if there is none."""
     check_choice("to", to, ("tar", "tfrecord", "records", "lmdb"))
-    chosen = _choose_fields(source.index, fields)
-    if any(part.as_dtype is not None for part in chosen):
-        raise UsageError("what is converted keeps its dtype: open the data without as_dtype=")
-    for part in chosen:
-        if part.nesting:
-            raise UsageError(f"field {part.name!r} is of nested lists: choose others by fields=")
     if keys is not None:
         check_choice("keys", keys, ("names", "numbers", "both"))
-    if raw and to != "tfrecord":
-        raise UsageError("raw applies to TFRecord files only: leave it out, or use to='tfrecord'")
-    if as_datum and to != "lmdb":
-        raise UsageError("datum applies to LMDB only: leave it out, or use to='lmdb'")
-    if keys is not None and (raw or to == "records"):
-        raise UsageError("these records store no keys: leave keys= out")
-    if to == "tar":
-        return _create_tar_recipe(source, chosen, keys or "names")
-    if to == "tfrecord":
-        return (
-            _create_raw_tfrecord_recipe(source, chosen)
-            if raw
-            else _create_tfrecord_recipe(source, chosen, keys or "names")
-        )
-    if to == "records":
-        return _create_records_recipe(source, chosen)
-    return _create_lmdb_recipe(source, chosen, keys or "both", as_datum)
+    chosen = _choose_fields(source.index, fields)
+    nested = next((part.name for part in chosen if part.nesting), None)
+    for is_wrong, message in (
+        (
+            any(part.as_dtype is not None for part in chosen),
+            "what is converted keeps its dtype: open the data without as_dtype=",
+        ),
+        (nested is not None, f"field {nested!r} is of nested lists: choose others by fields="),
+        (
+            raw and to != "tfrecord",
+            "raw applies to TFRecord files only: leave it out, or use to='tfrecord'",
+        ),
+        (as_datum and to != "lmdb", "datum applies to LMDB only: leave it out, or use to='lmdb'"),
+        (
+            keys is not None and (raw or to == "records"),
+            "these records store no keys: leave keys= out",
+        ),
+    ):
+        if is_wrong:
+            raise UsageError(message)
+    match to:
+        case "tar":
+            return _create_tar_recipe(source, chosen, keys or "names")
+        case "tfrecord" if raw:
+            return _create_raw_tfrecord_recipe(source, chosen)
+        case "tfrecord":
+            return _create_tfrecord_recipe(source, chosen, keys or "names")
+        case "records":
+            return _create_records_recipe(source, chosen)
+        case _:
+            return _create_lmdb_recipe(source, chosen, keys or "both", as_datum)
 
 
 def resize_images(source: Dataset, recipe: EncodingRecipe, side: int) -> EncodingRecipe:
@@ -216,6 +216,10 @@ def _view_bytes(value: Any) -> Bytes:
     return value if isinstance(value, memoryview) else memoryview(value.tobytes())
 
 
+def _store_bytes(sample: Sample) -> StoredSample:
+    return StoredSample("", (("data", _view_bytes(sample.values[0])),), None)
+
+
 # -- keys ------------------------------------------------------------------------------------------
 
 
@@ -228,15 +232,15 @@ def _create_namer(
         return lambda sample: f"{sample.position:0{width}d}"
     if keys == "both":
         return lambda sample: f"{sample.position:0{width}d}_{plain(sample.name)}"
-    twice = _find_repeated(index, plain) if unique else frozenset()
+    repeated = _find_repeated(index, plain) if unique else frozenset()
 
-    def named(sample: Sample) -> str:
+    def name_sample(sample: Sample) -> str:
         key = plain(sample.name)
-        if key and not (twice and _hash_key(key) in twice):
+        if key and not (repeated and _hash_key(key) in repeated):
             return key
-        return f"{key}-{sample.number:0{width}d}" if key else f"{sample.number:0{width}d}"
+        return "-".join(filter(None, (key, f"{sample.number:0{width}d}")))
 
-    return named
+    return name_sample
 
 
 def _read_names(index: Index) -> Iterator[list[str]]:
@@ -300,9 +304,9 @@ def _create_tar_recipe(source: Dataset, fields: tuple[Field, ...], keys: Keys) -
         fields,
         store_sample,
         encode_sample,
-        containers.encode_tar_end,
         {"fields": {name: name for name in names}, "label": "cls" if label else ""},
-        tuple(names),
+        encode_end=containers.encode_tar_end,
+        part_names=tuple(names),
         has_keys=True,
         has_labels=label,
     )
@@ -380,12 +384,7 @@ def _create_raw_tfrecord_recipe(source: Dataset, fields: tuple[Field, ...]) -> E
     has_label_file = source.index.label_column is not None
     # Among the shards is a file of labels then.
     user_options = {"format": "tfrecord", "extensions": ["tfrecord"]} if has_label_file else {}
-    return _create_framed_recipe(
-        fields,
-        lambda sample: StoredSample("", (("data", _view_bytes(sample.values[0])),), None),
-        user_options,
-        has_label_file,
-    )
+    return _create_framed_recipe(fields, _store_bytes, user_options, has_label_file)
 
 
 def _create_framed_recipe(
@@ -398,8 +397,7 @@ def _create_framed_recipe(
         SUFFIXES["tfrecord"],
         fields,
         store_sample,
-        lambda held: containers.encode_record(held.parts[0][1]),
-        lambda _: b"",
+        lambda sample: containers.encode_record(sample.parts[0][1]),
         {"check": "all"},
         user_options=user_options,
         has_label_file=has_label_file,
@@ -425,9 +423,8 @@ def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> Encodi
     return EncodingRecipe(
         SUFFIXES["records"],
         fields,
-        lambda sample: StoredSample("", (("data", _view_bytes(sample.values[0])),), None),
-        lambda held: [held.parts[0][1]],
-        lambda _: b"",
+        _store_bytes,
+        lambda sample: [sample.parts[0][1]],
         read_options,
         user_options=read_options,
         has_label_file=index.label_column is not None,
@@ -477,7 +474,6 @@ def _create_lmdb_recipe(
         fields,
         store_sample,
         lambda sample: [],  # LMDB is written as a whole
-        lambda size: b"",
         {"exclude": []},
         user_options={"datum": True} if as_datum else {},
         has_keys=True,

@@ -90,9 +90,11 @@ class LmdbConversion(Conversion):
                 digests.truncate(16 * start)
                 done, pending, pending_bytes = start, list[StoredSample](), 0
                 for batch in self.read_samples(start) if start < self.count else ():
-                    for held in batch:
-                        pending.append(_copy_bytes(held))
-                        pending_bytes += len(held.parts[0][1])
+                    for sample in batch:
+                        # Copied, so that no sample keeps its batch alive.
+                        parts = tuple((name, bytes(data)) for name, data in sample.parts)
+                        pending.append(sample._replace(parts=parts))
+                        pending_bytes += len(parts[0][1])
                         if (
                             pending_bytes >= limits.commit_bytes_max
                             or len(pending) >= limits.commit_samples_max
@@ -190,10 +192,3 @@ class LmdbConversion(Conversion):
                     os.unlink(os.path.join(folder, name))
             os.rename(folder, self.path)
         sync_folder(os.path.dirname(self.path))
-
-
-def _copy_bytes(held: StoredSample) -> StoredSample:
-    """Copy the parts, so that the sample keeps no batch alive."""
-    return StoredSample(
-        held.key, tuple((name, bytes(data)) for name, data in held.parts), held.label
-    )

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -86,15 +86,9 @@ class ConversionManifest:
 
     def save(self, folder: str, name: str = MANIFEST) -> None:
         """Replace the saved manifest atomically."""
-        text = {
-            "version": _VERSION,
-            "source": self.source,
-            "options": self.options,
-            "shards": self.shards,
-            "complete": self.complete,
-        }
         with AtomicFile(os.path.join(folder, name)) as part:
-            part.write(json.dumps(text, indent=1).encode() + b"\n")
+            text = json.dumps({"version": _VERSION, **asdict(self)}, indent=1)
+            part.write(text.encode() + b"\n")
             part.sync()
             part.commit()
 
@@ -133,24 +127,19 @@ class ConversionManifest:
 
 
 def describe_source(source: Dataset) -> dict[str, Any]:
-    """Describe which data is converted, and which state of its files."""
+    """Describe which data is converted, and which state of its files: of the file table, times
+    included, because files that changed must not be mixed in."""
+    files, state = source.index.files, hashlib.blake2b(digest_size=16)
+    for column in (files.names, files.ends, files.size, files.mtime_ns):
+        state.update(np.ascontiguousarray(column).data)
     return {
         "path": source.path,
         "format": source.index.format,
         "fingerprint": source.fingerprint,
-        "stamp": _hash_files(source),
+        "stamp": state.hexdigest(),
         "samples": len(source),
         "classes": source.classes,
     }
-
-
-def _hash_files(source: Dataset) -> str:
-    """Hash the source's file table, times included: files that changed must not be mixed in."""
-    files = source.index.files
-    state = hashlib.blake2b(digest_size=16)
-    for column in (files.names, files.ends, files.size, files.mtime_ns):
-        state.update(np.ascontiguousarray(column).data)
-    return state.hexdigest()
 
 
 @contextmanager
@@ -220,11 +209,10 @@ class Conversion:
         index, seed = self.source.index, self.options["shuffle"]
         size = choose_batch_size(self.source)
         shuffle: Shuffle = "none" if seed is None else "exact"
+        settings: dict[str, Any] = {"shuffle": shuffle, "seed": seed or 0}
         with (
             ThreadPool(len(os.sched_getaffinity(0)), "penstock-shrink") as pool,
-            Loader(
-                self.source, size, shuffle=shuffle, seed=seed or 0, rank=0, world_size=1
-            ) as loader,
+            Loader(self.source, size, rank=0, world_size=1, **settings) as loader,
         ):
             loader.load_state_dict({**loader.state_dict(), "step": start // size})
             at = start // size * size
@@ -281,12 +269,11 @@ class Conversion:
         opened = self.open_written(path)
         if len(opened) != count:
             raise mismatch_error(path, f"it has {len(opened):,} of {count:,} samples")
-        with Loader(
-            opened, choose_batch_size(opened), shuffle="none", rank=0, world_size=1
-        ) as loader:
+        size = choose_batch_size(opened)
+        with Loader(opened, size, shuffle="none", rank=0, world_size=1) as loader:
             for batch in loader:
-                for held in self.recipe.read_back(opened.index, batch):
-                    yield held.digest()
+                for sample in self.recipe.read_back(opened.index, batch):
+                    yield sample.digest()
 
 
 def choose_batch_size(source: Dataset) -> int:
