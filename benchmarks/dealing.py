@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from penstock.order.order import Order
-from penstock.plan.assignment import Locality, assign_nodes, expected_moves
+from penstock.plan.assignment import Locality, assign_nodes
 from penstock.plan.placement import Placement
 from penstock.plan.steps import Steps
+from penstock_sim.closed_forms import remote_share
 
 COUNT = 10**9
 NODES = 4096
@@ -109,7 +110,7 @@ def move_rows() -> list[dict[str, Any]]:
     found = []
     for nodes, seats in MOVES:
         line = row(f"moved, {nodes} nodes, {seats} each a step", [moved(nodes, seats)], "", None)
-        found.append(line | {"floor": expected_moves(seats, nodes)})
+        found.append(line | {"floor": remote_share(seats, nodes)})
     return found
 
 

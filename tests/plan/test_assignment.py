@@ -15,11 +15,12 @@ from penstock.errors import UsageError
 from penstock.loader.sampler import StepSampler
 from penstock.order.mixture import Mixture, MixtureRecipe, divide_slots
 from penstock.order.order import Order, Ordering
-from penstock.plan.assignment import Locality, assign_nodes, expected_moves
+from penstock.plan.assignment import Locality, assign_nodes
 from penstock.plan.placement import Placement
 from penstock.plan.readahead import Session
 from penstock.plan.steps import Steps, plan_steps
 from penstock.ranks.place import Place
+from penstock_sim.closed_forms import remote_share
 from tests.plan.test_steps import fixed_index
 
 
@@ -200,17 +201,7 @@ def test_moves_are_those_expected(nodes: int, batch: int, ranks: int) -> None:
     samples = Order(count, 8).run(0, steps * batch * world).reshape(steps, -1)
     dealt = locality.ranks(samples, np.full(world, batch))
     moved = np.mean(dealt % nodes != placement.owners(samples))
-    assert moved == pytest.approx(expected_moves(batch * ranks, nodes), rel=0.1)
-
-
-@pytest.mark.parametrize("nodes", [1, 2, 7, 64])
-@pytest.mark.parametrize("capacity", [1, 8, 256])
-def test_expected_moves(nodes: int, capacity: int) -> None:
-    """The closed form is the mean of (K - b)+ over the binomial."""
-    stats = pytest.importorskip("scipy.stats")
-    owned = np.arange(capacity * nodes + 1)
-    surplus = np.maximum(0, owned - capacity) @ stats.binom.pmf(owned, capacity * nodes, 1 / nodes)
-    assert expected_moves(capacity, nodes) == pytest.approx(surplus / capacity, abs=1e-12)
+    assert moved == pytest.approx(remote_share(batch * ranks, nodes), rel=0.1)
 
 
 # -- as the run uses it ----------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from penstock.extent import Int
 from penstock.order import Order
 from penstock.order.packed_order import RowOrdering, RowPieces
 from penstock.plan import Locality, Placement, Session, Steps
-from penstock.plan.assignment import expected_moves
 from penstock.plan.balance import CostBalance, _divide_bands, deal, level_costs
 from penstock.plan.sample_cost import LengthCost
+from penstock_sim.closed_forms import remote_share
 from tests.plan.test_assignment import global_steps, strided
 from tests.plan.test_steps import fixed_index
 
@@ -252,7 +252,7 @@ def test_moves_follow_the_formula(share: float, width: int) -> None:
     moved = count_moves(steps, Order(count, 8), None) / (512 * 60)
     bands = _divide_bands(32, share)
     assert max(bands)[0] == width
-    expected = sum(w * n * expected_moves(w * ranks, nodes) for w, n in bands) / 32
+    expected = sum(w * n * remote_share(w * ranks, nodes) for w, n in bands) / 32
     assert moved == pytest.approx(expected, rel=0.1)
 
 

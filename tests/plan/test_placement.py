@@ -32,23 +32,13 @@ def placements(draw: st.DrawFn) -> Placement:
 
 @given(placements())
 def test_each_slot_holds_one_cache_block(placement: Placement) -> None:
-    """`place` and `cache_blocks_of` are inverses.
-
-    Slots 0..share-1 of each node hold one cache block each, and the others have no owner."""
+    """Slots 0..share-1 of each node hold one cache block each, and the others have no owner."""
     cache_blocks = np.arange(placement.cache_blocks)
     owner, slot = placement.place(cache_blocks)
     for node, share in enumerate(placement.shares):
         own = np.flatnonzero(owner == node)
         assert sorted(slot[own].tolist()) == list(range(share))
-        assert placement.cache_blocks_of(node).tolist() == own[np.argsort(slot[own])].tolist()
     assert np.count_nonzero(owner < 0) == placement.cache_blocks - sum(placement.shares)
-
-
-@given(placements(), st.integers(0, 70), st.integers(0, 70))
-def test_cache_blocks_of_some_slots(placement: Placement, first: int, last: int) -> None:
-    """A stretch of a node's slots holds what the whole has there."""
-    whole = placement.cache_blocks_of(0).tolist()
-    assert placement.cache_blocks_of(0, first, last).tolist() == whole[first:last]
 
 
 @given(placements())

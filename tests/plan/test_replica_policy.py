@@ -3,6 +3,7 @@ against the best that can be done, and against a list."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from penstock import limits
 from penstock.order.order import Order
 from penstock.plan import replica_policy
-from penstock.plan.replica_policy import Soonest, Uses, expected_hits
+from penstock.plan.replica_policy import Soonest, Uses
 from penstock.plan.steps import Steps
 from tests.slices import first
 
@@ -217,6 +218,28 @@ def test_of_any_sizes_the_soonest_that_fit_stay(batches, moves, room, sorted_min
                 number += 1
                 model[entry] = (moved * 1000 + number, model[entry][1])
                 soonest.move(np.array([entry]), np.array([model[entry][0]]))
+
+
+def expected_hits(nodes: int, others: float, room: float) -> float:
+    """Fraction of the samples kept by other nodes that a node finds among its copies.
+
+    It holds in the long run; the formula is in the module's docstring.
+
+    others:  fraction of all samples that other nodes keep.
+    room:    copies that a node has room for, as a fraction of all samples.
+    """
+    if room >= others or nodes == 1:
+        return 1.0
+    # g - k has the density of a triangle on [-1, 1]; both are cut into bins.
+    bins = 1 << 8
+    epochs = math.ceil(40 * nodes)
+    triangle = 1 - np.abs((np.arange(2 * bins) + 0.5) / bins - 1)
+    p = np.zeros((epochs + 2) * bins)
+    for k in range(1, epochs + 1):
+        chance = (1 - 1 / nodes) ** (k - 1) / nodes
+        p[(k - 1) * bins : (k + 1) * bins] += chance * triangle / bins
+    taken = others / nodes * np.cumsum(p * (np.arange(len(p)) + 0.5) / bins)
+    return float(np.interp(room, taken, np.cumsum(p)))
 
 
 @pytest.mark.long

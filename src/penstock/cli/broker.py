@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from socket import gethostname
-from typing import Annotated, Any
+from typing import Any
 
 import rich.box
 import rich.console
@@ -28,38 +28,24 @@ from ..sharing.federation import Upstream
 from ..sharing.ledger import Ledger
 from . import console
 from .console import explain_interrupt, say
-from .options import AsJson, Socket, option
+from .options import AsJson, Socket, setting
 from .quantities import counted, format_bytes, parse_bytes
 
 
 @explain_interrupt("jobs take their own budgets again, until a broker serves here")
 def broker(
-    cores: Annotated[
-        float | None, option("That loaders share. (default: all that may be used here)")
-    ] = None,
-    bytes_per_s: Annotated[
-        str | None, option("Of storage, such as 1GB/s. (default: not limited)")
-    ] = None,
+    cores: float | None = setting(None, "That loaders share. (default: all that may be used here)"),
+    bytes_per_s: str | None = setting(None, "Of storage, such as 1GB/s. (default: not limited)"),
     socket: Socket = None,
-    group: Annotated[str | None, option("Whose members may join, too.")] = None,
-    objective: Annotated[
-        str, option("What to maximise: utilisation, samples or makespan.")
-    ] = "utilisation",
-    floor: Annotated[
-        float, option("Of what an even split would bring: what each job keeps, 0.01..1.")
-    ] = 1.0,
-    listen: Annotated[
-        str | None, option("Where brokers of other hosts join: tcp://0.0.0.0:7077.")
-    ] = None,
-    upstream: Annotated[
-        str | None, option("The broker that divides storage: tcp://storage-1:7077.")
-    ] = None,
-    key_file: Annotated[
-        str | None, option("What both sides of --listen and --upstream have in common.")
-    ] = None,
-    name: Annotated[
-        str | None, option("Of this host, for --upstream. (default: its host name)")
-    ] = None,
+    group: str | None = setting(None, "Whose members may join, too."),
+    objective: str = setting("utilisation", "What to maximise: utilisation, samples or makespan."),
+    floor: float = setting(1.0, "Of what an even split would bring: what each job keeps, 0.01..1."),
+    listen: str | None = setting(None, "Where brokers of other hosts join: tcp://0.0.0.0:7077."),
+    upstream: str | None = setting(None, "The broker that divides storage: tcp://storage-1:7077."),
+    key_file: str | None = setting(
+        None, "What both sides of --listen and --upstream have in common."
+    ),
+    name: str | None = setting(None, "Of this host, for --upstream. (default: its host name)"),
 ) -> None:
     """Share this host's cores and storage bandwidth among the jobs on it.
 
@@ -138,7 +124,7 @@ _any_columns = 10_000
 
 
 def top(
-    once: Annotated[bool, option("Print one table, and end.", "--once")] = False,
+    once: bool = setting(False, "Print one table, and end.", "--once"),
     as_json: AsJson = False,
     socket: Socket = None,
 ) -> None:

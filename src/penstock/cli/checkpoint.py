@@ -13,7 +13,7 @@ from ..errors import DataError, FormatError
 from . import console
 from .app import HelpedCommand, HelpedGroup
 from .console import explain_interrupt
-from .options import AsJson, option
+from .options import AsJson, setting
 from .quantities import counted, duration, format_bytes
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def list_checkpoints(folder: Place, as_json: AsJson = False) -> None:
 @explain_interrupt()
 def verify(
     folder: Place,
-    step: Annotated[int | None, option("Of this step alone.")] = None,
+    step: int | None = setting(None, "Of this step alone."),
     as_json: AsJson = False,
 ) -> None:
     """Read every byte and compare it with its checksum. Exit code 1 where one is damaged.
@@ -117,15 +117,13 @@ def verify(
 @explain_interrupt("what was removed stays removed, and the same command removes the rest")
 def prune(
     folder: Place,
-    keep: Annotated[int, option("How many stay, the last ones.", min=2)] = 3,
-    dry_run: Annotated[bool, option("Say what would go, and remove nothing.")] = False,
-    leftovers: Annotated[
-        bool,
-        option(
-            "In an object store, too, remove what killed jobs have left. A job that writes there "
-            "is stopped by that: its next save is refused."
-        ),
-    ] = False,
+    keep: int = setting(3, "How many stay, the last ones.", min=2),
+    dry_run: bool = setting(False, "Say what would go, and remove nothing."),
+    leftovers: bool = setting(
+        False,
+        "In an object store, too, remove what killed jobs have left. A job that writes there "
+        "is stopped by that: its next save is refused.",
+    ),
 ) -> None:
     """Remove all checkpoints but the last ones, and what jobs that were killed have left.
 
@@ -174,27 +172,18 @@ def prune(
 @app.command(cls=HelpedCommand)
 @explain_interrupt()
 def interval(
-    blocked_s: Annotated[
-        float, option("Seconds for which a save holds training up.", "--blocked-s")
-    ],
-    commit_s: Annotated[
-        float, option("Seconds from the call of save to the commit.", "--commit-s")
-    ],
-    step_s: Annotated[float, option("Seconds of a training step.", "--step-s")],
-    mtbf_h: Annotated[
-        float,
-        option("Hours between failures of the job, or of a node: --nodes.", "--mtbf-h"),
-    ],
-    nodes: Annotated[int, option("Nodes of the job, each of which fails every --mtbf-h.")] = 1,
-    slowdown: Annotated[
-        float, option("What steps take longer while a save is written; 0.03 is 3 %.")
-    ] = 0.0,
-    restart_s: Annotated[
-        float, option("Seconds from a failure until training goes on.", "--restart-s")
-    ] = 0.0,
-    overhead: Annotated[
-        float, option("The largest part of training's time that saves may take.")
-    ] = 0.035,
+    blocked_s: float = setting(..., "Seconds for which a save holds training up.", "--blocked-s"),
+    commit_s: float = setting(..., "Seconds from the call of save to the commit.", "--commit-s"),
+    step_s: float = setting(..., "Seconds of a training step.", "--step-s"),
+    mtbf_h: float = setting(
+        ..., "Hours between failures of the job, or of a node: --nodes.", "--mtbf-h"
+    ),
+    nodes: int = setting(1, "Nodes of the job, each of which fails every --mtbf-h."),
+    slowdown: float = setting(0.0, "What steps take longer while a save is written; 0.03 is 3 %."),
+    restart_s: float = setting(
+        0.0, "Seconds from a failure until training goes on.", "--restart-s"
+    ),
+    overhead: float = setting(0.035, "The largest part of training's time that saves may take."),
     as_json: AsJson = False,
 ) -> None:
     """Say how often to save: what loses least to failures, or the shortest interval that is

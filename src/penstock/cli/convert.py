@@ -14,7 +14,7 @@ from ..convert.tokenization import tokenize as tokenize_data
 from ..errors import UsageError
 from . import console
 from .console import GOES_ON, explain_interrupt
-from .options import DataPath, FormatOptions, open_data, option, takes_format_options
+from .options import DataPath, FormatOptions, open_data, setting, takes_format_options
 from .quantities import counted, format_bytes, parse_bytes
 
 
@@ -24,23 +24,19 @@ def convert(
     path: DataPath,
     destination: Annotated[str, typer.Argument(help="The folder to write, new or empty.")],
     *,
-    to: Annotated[str, option("tar, tfrecord, records or lmdb.")],
-    shard_bytes: Annotated[
-        str | None, option("Largest shard, such as 1GiB; 256MiB by default.")
-    ] = None,
-    shards: Annotated[int | None, option("How many shards, of as many samples.")] = None,
-    shuffle: Annotated[
-        int | None, option("A seed: write the samples in the order drawn from it.")
-    ] = None,
-    name: Annotated[str | None, option("Of the shards: NAME-000000.tar.")] = None,
-    field: Annotated[list[str] | None, option("Write only this field; may be repeated.")] = None,
-    keys: Annotated[str | None, option("names, numbers or both: what samples are called.")] = None,
-    raw: Annotated[bool, option("TFRecord: bytes rather than tf.train.Example.")] = False,
-    datum: Annotated[bool, option("LMDB: Caffe's Datum, with the label.")] = False,
-    resize: Annotated[
-        int | None, option("Images: reduce the shorter side of larger ones to this length.")
-    ] = None,
-    force: Annotated[bool, option("Start again over another conversion.")] = False,
+    to: str = setting(..., "tar, tfrecord, records or lmdb."),
+    shard_bytes: str | None = setting(None, "Largest shard, such as 1GiB; 256MiB by default."),
+    shards: int | None = setting(None, "How many shards, of as many samples."),
+    shuffle: int | None = setting(None, "A seed: write the samples in the order drawn from it."),
+    name: str | None = setting(None, "Of the shards: NAME-000000.tar."),
+    field: list[str] | None = setting(None, "Write only this field; may be repeated."),
+    keys: str | None = setting(None, "names, numbers or both: what samples are called."),
+    raw: bool = setting(False, "TFRecord: bytes rather than tf.train.Example."),
+    datum: bool = setting(False, "LMDB: Caffe's Datum, with the label."),
+    resize: int | None = setting(
+        None, "Images: reduce the shorter side of larger ones to this length."
+    ),
+    force: bool = setting(False, "Start again over another conversion."),
     options: FormatOptions,
 ) -> None:
     """Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify it.
@@ -115,29 +111,19 @@ def tokenize(
         str, typer.Argument(help="What to write, without .bin and .idx: /fast/documents.")
     ],
     *,
-    tokenizer: Annotated[str, option("A tokenizer.json, or the folder that has one.")],
-    field: Annotated[
-        str | None, option("The field of text; by default text, txt or the only one.")
-    ] = None,
-    eos: Annotated[
-        str | None, option("Token that ends a document; by default the tokenizer's own.")
-    ] = None,
-    no_eos: Annotated[bool, option("No token at the ends of documents.", "--no-eos")] = False,
-    bos: Annotated[str | None, option("Token that starts a document; by default none.")] = None,
-    special: Annotated[
-        str, option("Names of special tokens in texts: as text, or as tokens.")
-    ] = "text",
-    broken: Annotated[
-        str, option("Broken lines and texts: raise an error, or mask them as empty.")
-    ] = "raise",
-    engine: Annotated[
-        str, option("tokenizers, or tiktoken where it is proved to be equal.")
-    ] = "tokenizers",
-    workers: Annotated[int | None, option("Processes that encode; by default one a core.")] = None,
-    verify: Annotated[
-        bool, option("Encode 1,000 documents again, and compare.", "--verify")
-    ] = False,
-    force: Annotated[bool, option("Replace other tokens of this command.", "--force")] = False,
+    tokenizer: str = setting(..., "A tokenizer.json, or the folder that has one."),
+    field: str | None = setting(None, "The field of text; by default text, txt or the only one."),
+    eos: str | None = setting(None, "Token that ends a document; by default the tokenizer's own."),
+    no_eos: bool = setting(False, "No token at the ends of documents.", "--no-eos"),
+    bos: str | None = setting(None, "Token that starts a document; by default none."),
+    special: str = setting("text", "Names of special tokens in texts: as text, or as tokens."),
+    broken: str = setting(
+        "raise", "Broken lines and texts: raise an error, or mask them as empty."
+    ),
+    engine: str = setting("tokenizers", "tokenizers, or tiktoken where it is proved to be equal."),
+    workers: int | None = setting(None, "Processes that encode; by default one a core."),
+    verify: bool = setting(False, "Encode 1,000 documents again, and compare.", "--verify"),
+    force: bool = setting(False, "Replace other tokens of this command.", "--force"),
     options: FormatOptions,
 ) -> None:
     """Write the tokens of texts as Megatron's .bin and .idx, and verify them.

@@ -10,7 +10,7 @@ import typer
 from . import console
 from .commands import show_demo, show_race
 from .console import explain_interrupt
-from .options import option
+from .options import setting
 
 
 @explain_interrupt("the data were removed, unless --folder keeps them: name another folder then")
@@ -18,10 +18,9 @@ def demo(
     path: Annotated[
         str | None, typer.Argument(help="A folder of your images: race over them instead.")
     ] = None,
-    folder: Annotated[
-        Path | None,
-        option("Empty or new folder for the data, which is kept; else none is kept."),
-    ] = None,
+    folder: Path | None = setting(
+        None, "Empty or new folder for the data, which is kept; else none is kept."
+    ),
 ) -> None:
     """Show what penstock does: an exact shuffle, kill -9 and an exact resume, a race.
 

@@ -17,7 +17,7 @@ from .options import (
     hide_credentials,
     import_function,
     open_data,
-    option,
+    setting,
     takes_format_options,
 )
 from .quantities import counted, format_bytes
@@ -40,17 +40,15 @@ def doctor(
         ),
     ] = None,
     *,
-    step_seconds: Annotated[
-        float | None, option("Seconds that a rank computes on a batch: says whether data keeps up.")
-    ] = None,
-    batch_size: Annotated[int, option("Samples of a step of one rank.", min=1)] = 256,
-    ranks: Annotated[int, option("Ranks on this host.", min=1)] = 1,
-    decode: Annotated[
-        str | None, option("module:function, as Loader(decode=) takes it: is timed, too.")
-    ] = None,
-    write: Annotated[
-        bool, option("Time writing, by a temporary file in the data's folder.")
-    ] = False,
+    step_seconds: float | None = setting(
+        None, "Seconds that a rank computes on a batch: says whether data keeps up."
+    ),
+    batch_size: int = setting(256, "Samples of a step of one rank.", min=1),
+    ranks: int = setting(1, "Ranks on this host.", min=1),
+    decode: str | None = setting(
+        None, "module:function, as Loader(decode=) takes it: is timed, too."
+    ),
+    write: bool = setting(False, "Time writing, by a temporary file in the data's folder."),
     options: FormatOptions,
     as_json: AsJson = False,
 ) -> None:

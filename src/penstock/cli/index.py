@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Any
 
 from ..dataset.dataset import Dataset
 from ..dataset.measuring import measure_lengths
@@ -22,7 +22,7 @@ from .options import (
     FormatOptions,
     import_function,
     open_data,
-    option,
+    setting,
     takes_format_options,
 )
 
@@ -36,11 +36,11 @@ def index(
     path: DataPath,
     *,
     options: FormatOptions,
-    force: Annotated[bool, option("Make the index again, however fresh it is.")] = False,
-    positions: Annotated[
-        bool, option("Decode all JPEG images once, and save where the rows of their blocks start.")
-    ] = False,
-    field: Annotated[str | None, option("The field that has the images, for --positions.")] = None,
+    force: bool = setting(False, "Make the index again, however fresh it is."),
+    positions: bool = setting(
+        False, "Decode all JPEG images once, and save where the rows of their blocks start."
+    ),
+    field: str | None = setting(None, "The field that has the images, for --positions."),
 ) -> None:
     """Find the samples of a data set and save where they are, beside the data.
 
@@ -106,21 +106,17 @@ def _stamp_sidecars(path: str) -> dict[str, tuple[int, int]]:
 def lengths(
     path: DataPath,
     *,
-    by: Annotated[
-        str,
-        option(
-            "bytes; tokens (numbers of a list); duration (milliseconds of WAV or FLAC); or "
-            "module:function of a sample."
-        ),
-    ],
-    field: Annotated[str | None, option("The field with the text or sound.")] = None,
-    tokenizer: Annotated[
-        str | None, option("A tokenizer.json, or the folder that has one, for tokens of texts.")
-    ] = None,
-    processes: Annotated[
-        int | None, option("How many measure; by default one for each core.")
-    ] = None,
-    force: Annotated[bool, option("Measure again what is there.")] = False,
+    by: str = setting(
+        ...,
+        "bytes; tokens (numbers of a list); duration (milliseconds of WAV or FLAC); or "
+        "module:function of a sample.",
+    ),
+    field: str | None = setting(None, "The field with the text or sound."),
+    tokenizer: str | None = setting(
+        None, "A tokenizer.json, or the folder that has one, for tokens of texts."
+    ),
+    processes: int | None = setting(None, "How many measure; by default one for each core."),
+    force: bool = setting(False, "Measure again what is there."),
     options: FormatOptions,
 ) -> None:
     """Measure how long each sample of a data set is, and save that beside the index.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import rich.markup
@@ -29,7 +29,7 @@ from .options import (
     DataPath,
     FormatOptions,
     hide_credentials,
-    option,
+    setting,
     takes_format_options,
 )
 from .quantities import counted, format_bytes
@@ -44,16 +44,12 @@ def inspect(
     path: DataPath,
     *,
     options: FormatOptions,
-    verify: Annotated[
-        bool, option("Check all of the saved index, and every file against it.")
-    ] = False,
-    shuffle: Annotated[
-        bool, option("Measure reading (0.2 s) and say what shuffle='auto' would choose.")
-    ] = False,
-    batch_size: Annotated[
-        int, option("Samples of a step of one rank, for --shuffle.", min=1)
-    ] = 256,
-    ranks: Annotated[int, option("How many ranks, for --shuffle.", min=1)] = 1,
+    verify: bool = setting(False, "Check all of the saved index, and every file against it."),
+    shuffle: bool = setting(
+        False, "Measure reading (0.2 s) and say what shuffle='auto' would choose."
+    ),
+    batch_size: int = setting(256, "Samples of a step of one rank, for --shuffle.", min=1),
+    ranks: int = setting(1, "How many ranks, for --shuffle.", min=1),
     as_json: AsJson = False,
 ) -> None:
     """Show what a data set is: samples, sizes, labels, the state of its index. Writes nothing.

@@ -26,6 +26,11 @@ def option(help: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=help, **settings)
 
 
+def setting(default: Any, help: str, *names: str, **settings: Any) -> Any:
+    """Make an option of a parameter whose default this is; `...` if it has to be given."""
+    return typer.Option(default, *names, help=help, **settings)
+
+
 AsJson = Annotated[bool, option("Print one JSON object.", "--json")]
 
 Socket = Annotated[str | None, option("Socket of the broker, instead of the usual one.")]

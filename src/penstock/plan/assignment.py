@@ -22,7 +22,6 @@ processed away from their owner with probability
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -131,17 +130,3 @@ def _assign_narrow(owners: Nodes, capacities: Int) -> Nodes:
 
 def _narrow_integers(values: npt.NDArray[np.integer], bins: int) -> npt.NDArray[np.integer]:
     return values.astype(np.uint16 if bins <= _radix_bins else np.int64)
-
-
-def expected_moves(capacity: int, nodes: int) -> float:
-    """Fraction of samples that local assignment moves away from their owner.
-
-    `nodes` nodes own all samples and process `capacity` samples of a step each; the formula is in
-    the module's docstring. Finite data moves a little less.
-    """
-    n = capacity * nodes
-    if nodes == 1:
-        return 0.0
-    log = math.lgamma(n + 1) - math.lgamma(capacity + 1) - math.lgamma(n - capacity + 1)
-    log += capacity * -math.log(nodes) + (n - capacity) * math.log1p(-1 / nodes)
-    return (1 - 1 / nodes) * math.exp(log)

@@ -158,16 +158,6 @@ class Placement:
         node_tier = np.where(slot < ram[owner], np.int8(CacheTier.RAM), np.int8(CacheTier.DISK))
         return np.where(owner < 0, np.int8(CacheTier.STORAGE), node_tier)
 
-    def cache_blocks_of(self, node: int, first: int = 0, last: int | None = None) -> Words:
-        """Return the cache blocks in the slots [first, last) of a node: the inverse of `place`.
-
-        They come slot by slot. Slots beyond the node's share hold none and are left out.
-        """
-        start, end = self._starts[node : node + 2].tolist()
-        stop = end if last is None else min(end, start + last)
-        begin = min(start + first, stop)
-        return self._order.run(begin, stop - begin)
-
     def _row(self, cache_blocks: npt.ArrayLike) -> Int:
         """Return the places of cache blocks in the row of which each node owns a stretch."""
         return self._order.positions(cache_blocks).view(np.int64)

@@ -12,7 +12,7 @@ q of which other nodes keep,
 
     (q / N) E[g; g <= G] = r,    and    P[g <= G]
 
-of the samples that would come from others are found here (`expected_hits`): at N = 4, with room for
+of the samples that would come from others are found here: at N = 4, with room for
 half of what others keep, 0.79, for a quarter of it 0.57. For many nodes g / N is exponential, and
 that is 1 - exp(-x) where 1 - (1 + x) exp(-x) = r / q: about sqrt(2 r / q). Any fixed set finds
 r / q, and the set that a node uses most often in its run more, by as much as frequencies differ.
@@ -20,7 +20,6 @@ r / q, and the set that a node uses most often in its run more, by as much as fr
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -229,25 +228,3 @@ class Soonest:
             left = np.flatnonzero(self._time[self._late[at:]] != _gone) + at
             self._late = np.concatenate([self._late[:at], self._late[left]])
             self._late_times = np.concatenate([self._late_times[:at], self._late_times[left]])
-
-
-def expected_hits(nodes: int, others: float, room: float) -> float:
-    """Fraction of the samples kept by other nodes that a node finds among its copies.
-
-    It holds in the long run; the formula is in the module's docstring.
-
-    others:  fraction of all samples that other nodes keep.
-    room:    copies that a node has room for, as a fraction of all samples.
-    """
-    if room >= others or nodes == 1:
-        return 1.0
-    # g - k has the density of a triangle on [-1, 1]; both are cut into bins.
-    bins = 1 << 8
-    epochs = math.ceil(40 * nodes)
-    triangle = 1 - np.abs((np.arange(2 * bins) + 0.5) / bins - 1)
-    p = np.zeros((epochs + 2) * bins)
-    for k in range(1, epochs + 1):
-        chance = (1 - 1 / nodes) ** (k - 1) / nodes
-        p[(k - 1) * bins : (k + 1) * bins] += chance * triangle / bins
-    taken = others / nodes * np.cumsum(p * (np.arange(len(p)) + 0.5) / bins)
-    return float(np.interp(room, taken, np.cumsum(p)))
