@@ -81,7 +81,7 @@ them."""
 
 BUDGETS = {
     "": 1_823,
-    "cache": 4_164,
+    "cache": 4_126,
     "checkpoint": 6_740,
     "cli": 2_476,
     "convert": 2_721,

@@ -20,7 +20,6 @@ from penstock.cache.disk import DiskTier
 from penstock.cache.engine import CachedEngine
 from penstock.cache.key_index import Addressed
 from penstock.cache.peer import PeerEvents
-from penstock.cache.shell import CacheShell
 from penstock.cache.slab import Mask, RamTier
 from penstock.clock import SystemClock
 from penstock.engine import Completion, ReadingEngine, open_engine
@@ -28,7 +27,6 @@ from penstock.engine.protocol import Buffer
 from penstock.errors import LimitError
 from penstock.extent import Int, Requests
 from penstock.plan import CacheSession, Placement
-from penstock.plan.cache_actions import Action, Stop
 from tests.cache.memory import MemoryPeer
 from tests.testing.decisions import SlowMemoryEngine
 
@@ -380,8 +378,3 @@ def wait_for(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < until_s
         pause.wait(0.001)
-
-
-def test_the_shell_performs_every_action() -> None:
-    """No action of the session is unknown to its driver; `Stop` alone ends it."""
-    assert CacheShell._performers.keys() == set(Action.__args__) - {Stop}

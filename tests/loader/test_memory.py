@@ -51,7 +51,7 @@ class Watcher:
         held_bytes = arena.ahead_bytes + arena.kept_bytes
         if isinstance(engine := self.loader._engine, CachedEngine):
             disk = engine._shell.disk
-            for buffers in (engine._shell.answers, disk._arena if disk else Arena(0)):
+            for buffers in (engine._shell.answers, disk.arena if disk else Arena(0)):
                 held_bytes += buffers.lent_bytes + buffers.kept_bytes
         return held_bytes
 

@@ -86,6 +86,8 @@ class DiskTier:
     writing, with one warning, for this rank and this run; reading goes on. Methods may be called
     from any thread; reads and writes wait for the disk with the GIL released.
 
+    arena:  memory for cache blocks that are to be written, or were read; bounded, and recycled.
+
     The first rank of a host opens it. The others attach through any process that has it.
     """
 
@@ -99,7 +101,7 @@ class DiskTier:
             self._data = _open_direct(folder)
         except OSError as error:
             raise _make_storage_error(folder, error) from None
-        self._arena = Arena(limits.disk_buffers_bytes_max)
+        self.arena = Arena(limits.disk_buffers_bytes_max)
         self._writable = True
         self._lock = threading.Lock()
         self._counted = {"read": 0, "written": 0, "damaged": 0}
@@ -164,24 +166,6 @@ class DiskTier:
     def is_writable(self) -> bool:
         """True while cache blocks are still written: no write of this rank has failed."""
         return self._writable
-
-    def limit(self, bytes_max: int) -> None:
-        """Bound the buffers of cache blocks that are passing, or kept for the next ones."""
-        self._arena.limit(bytes_max)
-
-    @property
-    def buffer_bytes_max(self) -> int:
-        """Bound of these buffers."""
-        return self._arena.bytes_max
-
-    @property
-    def passing_bytes(self) -> int:
-        """Bytes of buffers in use."""
-        return self._arena.lent_bytes
-
-    def take_buffer(self, size_bytes: int) -> Buffer:
-        """Return a buffer for cache blocks that are to be written."""
-        return self._arena.take(size_bytes)
 
     def claim(self, slots: Int) -> Codes:
         """Claim slots; return READY, MINE (to be given to `write` or `abandon`) or BUSY for each.
@@ -304,7 +288,7 @@ class DiskTier:
     def _take_parts(self, sizes: Sequence[int]) -> list[Buffer]:
         """Return buffers of these sizes, whole pages, in one piece of memory."""
         ends = np.cumsum(sizes, dtype=np.int64).tolist()
-        memory = self._arena.take(ends[-1] if ends else 0)
+        memory = self.arena.take(ends[-1] if ends else 0)
         return [memory[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
     def _checksum(self, slot: int, place: int, cache_block: Buffer) -> int:

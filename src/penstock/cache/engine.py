@@ -131,7 +131,7 @@ class CachedEngine:
         shell = self._shell
         shell.inner.adopt(budget)
         if shell.disk is not None:
-            shell.disk.limit(budget.disk_buffer_bytes)
+            shell.disk.arena.limit(budget.disk_buffer_bytes)
         shell.answers.limit(budget.peer_answers_bytes)
         shell.session.disk_buffer_bytes = budget.disk_buffer_bytes
         shell.session.answer_bytes = budget.peer_answers_bytes

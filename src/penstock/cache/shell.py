@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple, assert_never
 
 import numpy as np
 
@@ -73,6 +73,17 @@ class _KeyRead:
     step: Requests
     pending: int = 0
     failures: list[RowFailure] = field(default_factory=list)
+
+
+class _ReadyKeys(NamedTuple):
+    """Wanted keys that are there.
+
+    at:    offset of each key's cache block in the slab, 0 for the disk; -1 if it is not there.
+    blocks:  cache blocks of the disk by slot.
+    """
+
+    at: Int
+    blocks: dict[int, Buffer]
 
 
 class CacheShell:
@@ -287,9 +298,53 @@ class CacheShell:
         while actions:
             action = actions.popleft()
             try:
-                self._performers[type(action)](self, action)
+                self._perform_action(action)
             except Exception as error:
                 self._take_failure(action, error)
+
+    def _perform_action(self, action: cache_actions.Action) -> None:
+        session = self.session
+        match action:
+            case cache_actions.CopyKeys():
+                self._copy(action)
+            case cache_actions.ReportStep():
+                self._report(action)
+            case cache_actions.ClaimSlots():
+                session.take_claims(action.want, self._tier(action.tier).claim(action.slots))
+            case cache_actions.AllocateRoom():
+                session.take_room(action.load, self.slab.allocate(action.size))
+            case cache_actions.LoadBlocks():
+                self._load(action)
+            case cache_actions.PublishSlots():
+                self.slab.publish(*action)
+            case cache_actions.AbandonSlots():
+                self._tier(action.tier).abandon(action.slots)
+            case cache_actions.WriteDisk():
+                blocks = self._sources[action.source]
+                self._disk_writes.append((action, [blocks[slot] for slot in action.slots.tolist()]))
+                self._more.release()
+            case cache_actions.ReadDisk():
+                self._disk_reads.append(action)
+                self._more.release()
+            case cache_actions.ReleaseSource():
+                self._sources.pop(action.source, None)  # none if nothing came
+            case cache_actions.ReadKeys():
+                self._read_keys(action)
+            case cache_actions.TakeReplicas():
+                self._take_replicas(action)
+            case cache_actions.OfferReplicas():
+                self._offer_replicas(action)
+            case cache_actions.GiveUpReplicas():
+                self._replicas = None
+            case cache_actions.FetchKeys():
+                self._fetch(action)
+            case cache_actions.ProbeRank():
+                self._probe(action)
+            case cache_actions.AnswerPeer():
+                self._answer(action)
+            case _:
+                assert not isinstance(action, cache_actions.Stop)  # `_take_failure` has raised
+                assert_never(action)
 
     def _take_failure(self, action: cache_actions.Action, error: BaseException) -> None:
         """Tell the session of an action that failed; end if it knows no other way."""
@@ -305,23 +360,11 @@ class CacheShell:
             what = "%s was refused: samples come another way, perhaps slower"
             log.warning(what, type(action).__name__, exc_info=error)
 
-    def _claim(self, action: cache_actions.ClaimSlots) -> None:
-        self.session.take_claims(action.want, self._tier(action.tier).claim(action.slots))
-
     def _tier(self, tier: NodeTier) -> RamTier | DiskTier:
         if tier is NodeTier.RAM:
             return self.slab
         assert self.disk is not None
         return self.disk
-
-    def _allocate(self, action: cache_actions.AllocateRoom) -> None:
-        self.session.take_room(action.load, self.slab.allocate(action.size))
-
-    def _publish(self, action: cache_actions.PublishSlots) -> None:
-        self.slab.publish(*action)
-
-    def _abandon(self, action: cache_actions.AbandonSlots) -> None:
-        self._tier(action.tier).abandon(action.slots)
 
     def _report(self, action: cache_actions.ReportStep) -> None:
         del self._steps[action.ticket]
@@ -338,7 +381,7 @@ class CacheShell:
             buffer = self.slab.data
         else:
             assert self.disk is not None
-            buffer = self.disk.take_buffer(int(action.size.sum()))
+            buffer = self.disk.arena.take(int(action.size.sum()))
         keys, target = self.layout.spread(action.cache_blocks, action.at)
         placed = self.addressed.place_keys(keys, np.zeros(len(keys), np.int64), target)
         # Bytes between are read by another rank, once.
@@ -402,64 +445,42 @@ class CacheShell:
 
     # -- the disk ------------------------------------------------------------------------------
 
-    def _read_disk(self, action: cache_actions.ReadDisk) -> None:
-        self._disk_reads.append(action)
-        self._more.release()
-
-    def _write_disk(self, action: cache_actions.WriteDisk) -> None:
-        blocks = self._sources[action.source]
-        self._disk_writes.append((action, [blocks[slot] for slot in action.slots.tolist()]))
-        self._more.release()
-
     def _use_disk(self) -> int:
         """Perform reads of the disk that wait, or else a write; return how many actions ended."""
-        actions: list[cache_actions.ReadDisk] = []
+        reads: list[cache_actions.ReadDisk] = []
         count = 0
-        while self._disk_reads and (not actions or count < _disk_blocks_max):
-            actions.append(self._disk_reads.popleft())
-            count += len(actions[-1].slots)
-        if actions:
-            self._end_disk_actions(actions, self._read_blocks(actions))
-            return len(actions)
-        if not self._disk_writes:
-            return 0
-        write, blocks = self._disk_writes.popleft()
-        error = self._write_blocks(write, blocks)
-        del blocks  # they are free when we wake
-        self._end_disk_actions([write], error)
-        return 1
-
-    def _end_disk_actions(
-        self, actions: Sequence[cache_actions.Action], error: BaseException | None
-    ) -> None:
-        self._disk_ended.extend((action, error) for action in actions)
-
-    def _read_blocks(self, actions: Sequence[cache_actions.ReadDisk]) -> BaseException | None:
-        assert self.disk is not None
+        while self._disk_reads and (not reads or count < _disk_blocks_max):
+            reads.append(self._disk_reads.popleft())
+            count += len(reads[-1].slots)
+        ended: list[cache_actions.Action] = [*reads]
+        error = None
         try:
-            slots = np.concatenate([action.slots for action in actions])
-            sizes = np.concatenate([action.size for action in actions])
-            blocks = iter(self.disk.read(slots, sizes))
-            for action in actions:
-                pairs = zip(action.slots.tolist(), blocks, strict=False)
-                self._sources[action.source] = {
-                    slot: block for slot, block in pairs if block is not None
-                }
-        except BaseException as error:
-            return error
-        return None
+            if reads:
+                self._read_blocks(reads)
+            elif self._disk_writes:
+                write, blocks = self._disk_writes.popleft()
+                ended.append(write)
+                self._write_blocks(write, blocks)
+                del blocks  # they are free when the other thread is woken
+        except BaseException as failure:
+            error = failure
+        self._disk_ended.extend((action, error) for action in ended)
+        return len(ended)
 
-    def _write_blocks(
-        self, action: cache_actions.WriteDisk, blocks: Sequence[Buffer]
-    ) -> BaseException | None:
+    def _read_blocks(self, reads: Sequence[cache_actions.ReadDisk]) -> None:
         assert self.disk is not None
-        try:
-            kept = self.disk.write(action.slots, blocks)
-            if not kept.all() and not self.disk.is_writable:
-                self.failed_writes += 1
-        except BaseException as error:
-            return error
-        return None
+        slots = np.concatenate([read.slots for read in reads])
+        sizes = np.concatenate([read.size for read in reads])
+        blocks = iter(self.disk.read(slots, sizes))
+        for read in reads:
+            pairs = zip(read.slots.tolist(), blocks, strict=False)
+            self._sources[read.source] = {slot: block for slot, block in pairs if block is not None}
+
+    def _write_blocks(self, write: cache_actions.WriteDisk, blocks: Sequence[Buffer]) -> None:
+        assert self.disk is not None
+        kept = self.disk.write(write.slots, blocks)
+        if not kept.all() and not self.disk.is_writable:
+            self.failed_writes += 1
 
     def _end_disk_work(self, action: cache_actions.Action, error: BaseException | None) -> None:
         if error is not None:
@@ -470,9 +491,6 @@ class CacheShell:
             assert isinstance(action, cache_actions.WriteDisk)
             self.session.take_write(action.source)
         self._perform()
-
-    def _release(self, action: cache_actions.ReleaseSource) -> None:
-        self._sources.pop(action.source, None)  # none if nothing came
 
     # -- copies --------------------------------------------------------------------------------
 
@@ -548,9 +566,6 @@ class CacheShell:
                     step.uses,
                 )
 
-    def _give_up_replicas(self, action: cache_actions.GiveUpReplicas) -> None:
-        self._replicas = None
-
     # -- peers ---------------------------------------------------------------------------------
 
     def _fetch(self, action: cache_actions.FetchKeys) -> None:
@@ -604,7 +619,11 @@ class CacheShell:
         total = int(ends[-1]) if len(ends) else 0
         is_large = total >= _view_bytes * np.count_nonzero(there)
         if len(parts) == 1 and parts[0][0].tier is NodeTier.RAM and is_large:
-            out = self._view_keys(*parts[0], action.lengths)
+            ((want, ready, positions),) = parts  # views of the slab, whose contents never move
+            inside = self.layout.find_offsets(want.keys[positions], want.cache_blocks[positions])
+            extents = zip(ready.at[positions] + inside, length[want.rows[positions]], strict=True)
+            data = self.slab.data
+            out = [data[a : a + n] for a, n in extents]
         else:
             out = [self.answers.take(total)]
             for want, ready, positions in parts:
@@ -613,47 +632,6 @@ class CacheShell:
                 self._copy_keys(want, ready, positions, length[rows], out[0], target)
         self.peer.answer(action.request, out, np.flatnonzero(~there))
         self.session.take_answer(action.request, total, self.answers.ahead_bytes)
-
-    def _view_keys(
-        self, want: cache_actions.Want, ready: _ReadyKeys, positions: Int, lengths: Int
-    ) -> list[Buffer]:
-        """View large keys in the slab, whose contents never move."""
-        inside = self.layout.find_offsets(want.keys[positions], want.cache_blocks[positions])
-        at = ready.at[positions] + inside
-        length = lengths[want.rows[positions]]
-        data = self.slab.data
-        return [data[a : a + n] for a, n in zip(at.tolist(), length.tolist(), strict=True)]
-
-    _performers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
-        cache_actions.ClaimSlots: _claim,
-        cache_actions.AllocateRoom: _allocate,
-        cache_actions.LoadBlocks: _load,
-        cache_actions.PublishSlots: _publish,
-        cache_actions.AbandonSlots: _abandon,
-        cache_actions.WriteDisk: _write_disk,
-        cache_actions.ReadDisk: _read_disk,
-        cache_actions.ReleaseSource: _release,
-        cache_actions.CopyKeys: _copy,
-        cache_actions.ReadKeys: _read_keys,
-        cache_actions.TakeReplicas: _take_replicas,
-        cache_actions.OfferReplicas: _offer_replicas,
-        cache_actions.GiveUpReplicas: _give_up_replicas,
-        cache_actions.FetchKeys: _fetch,
-        cache_actions.ProbeRank: _probe,
-        cache_actions.AnswerPeer: _answer,
-        cache_actions.ReportStep: _report,
-    }
-
-
-class _ReadyKeys(NamedTuple):
-    """Wanted keys that are there.
-
-    at:    offset of each key's cache block in the slab, 0 for the disk; -1 if it is not there.
-    blocks:  cache blocks of the disk by slot.
-    """
-
-    at: Int
-    blocks: dict[int, Buffer]
 
 
 def _find_row(asked: Requests, requests: Requests, extent: int) -> int:
