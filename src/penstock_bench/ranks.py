@@ -184,14 +184,11 @@ def _explain_loss() -> Iterator[None]:
     """Raise WorkerError where the connection to another rank has ended."""
     try:
         yield
-    except EOFError:
-        raise _make_lost_error("it closed the connection") from None
-    except OSError as error:
-        raise _make_lost_error(error) from None
-
-
-def _make_lost_error(why: object) -> WorkerError:
-    return WorkerError(f"another rank has ended ({why}): its own message, above, says why")
+    except (EOFError, OSError) as error:
+        reason = error if isinstance(error, OSError) else "it closed the connection"
+        raise WorkerError(
+            f"another rank has ended ({reason}): its own message, above, says why"
+        ) from None
 
 
 def _fork_ranks(ranks: int, work: Callable[[Crew], T]) -> T | None:
@@ -291,7 +288,8 @@ def _supervise(pids: list[int], receivers: list[Connection]) -> Any:
     result: Any = None
     left = list(receivers)
     while left:
-        for receiver in _find_ready(left):
+        for ready in wait(left):
+            receiver = next(pipe for pipe in left if pipe is ready)
             left.remove(receiver)
             rank = receivers.index(receiver)
             try:
@@ -302,12 +300,6 @@ def _supervise(pids: list[int], receivers: list[Connection]) -> Any:
                 raise error
             result = rank_result if rank == 0 else result
     return result
-
-
-def _find_ready(receivers: list[Connection]) -> list[Connection]:
-    """Wait until some of these have a report, or have ended; return them."""
-    ready = wait(receivers)
-    return [receiver for receiver in receivers if receiver in ready]
 
 
 def _explain_death(rank: int, ranks: int, pid: int) -> WorkerError:
@@ -363,13 +355,14 @@ def _meet_torchrun(place: Place, environ: Mapping[str, str]) -> Linked:
     else:  # beside the port that torchrun itself has
         family, address = socket.AF_INET, (host, port + 1)  # type: ignore[assignment]
     if rank:
-        link = _connect(family, address)
-        link.sendall(rank.to_bytes(8, "little"))
-        barrier = Barrier(_receive_page(link, ranks), rank, ranks) if alone else None
-        return Linked(rank, [Connection(link.detach())], barrier, ranks)
-    links = _accept_ranks(family, ("", port + 1) if not alone else address, ranks)
-    barrier = Barrier(_send_page(links, ranks), 0, ranks) if alone else None
-    return Linked(0, [Connection(link.detach()) for link in links], barrier, ranks)
+        links = [_connect(family, address)]
+        links[0].sendall(rank.to_bytes(8, "little"))
+    else:
+        links = _accept_ranks(family, ("", port + 1) if not alone else address, ranks)
+    crew = Linked(rank, [Connection(link.detach()) for link in links], None, ranks)
+    if alone:
+        crew.barrier = Barrier(_share_page(crew), rank, ranks)
+    return crew
 
 
 def _accept_ranks(family: int, address: Any, ranks: int) -> list[socket.socket]:
@@ -425,23 +418,16 @@ def _connect(family: int, address: Any) -> socket.socket:
         return link
 
 
-def _send_page(links: list[socket.socket], ranks: int) -> mmap.mmap:
-    """Share memory without a name with all ranks, from rank 0."""
-    memory = os.memfd_create("penstock-bench-barrier")
-    os.ftruncate(memory, barrier_bytes(ranks))
-    for link in links:
-        socket.send_fds(link, [b"p"], [memory])
-    page = mmap.mmap(memory, barrier_bytes(ranks))
-    os.close(memory)
-    return page
-
-
-def _receive_page(link: socket.socket, ranks: int) -> mmap.mmap:
-    text, memories, _, _ = socket.recv_fds(link, 1, 1)
-    if not text:
-        raise _make_lost_error("it closed the connection")
-    page = mmap.mmap(memories[0], barrier_bytes(ranks))
-    os.close(memories[0])
+def _share_page(crew: Linked) -> mmap.mmap:
+    """Memory without a name that rank 0 makes; the others open it through /proc."""
+    memory = os.memfd_create("penstock-bench-barrier") if crew.rank == 0 else -1
+    if crew.rank == 0:
+        os.ftruncate(memory, barrier_bytes(crew.ranks))
+    with open(crew.share(f"/proc/{os.getpid()}/fd/{memory}"), "r+b") as file:
+        page = mmap.mmap(file.fileno(), barrier_bytes(crew.ranks))
+    crew.gather(None)  # rank 0 keeps it until all have it
+    if crew.rank == 0:
+        os.close(memory)
     return page
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,9 @@ from .results import metrics
 from .results.metrics import Stamps
 from .workload.distribution import Distribution
 from .workload.sections import DlioWorkload
+
+if TYPE_CHECKING:
+    from .checkpoints.run import WorkloadCheckpoints
 
 CONTROL_S = 20.0
 """Longest computation of the control: a run without reading."""
@@ -259,7 +262,13 @@ class _Runner:
         workload = job.workload
         self._evaluated = "valid" in job.paths
         self._next_eval = workload.evaluation.eval_after_epoch
-        self._saver = _Saver(job, crew) if workload.workflow.checkpoint else None
+        self._checkpoints: WorkloadCheckpoints | None = None
+        if workload.workflow.checkpoint:
+            from .checkpoints.run import WorkloadCheckpoints
+
+            self._checkpoints = WorkloadCheckpoints(
+                workload, crew, writer=job.writer, scale=job.scale
+            )
 
     def all_epochs(self) -> None:
         """Train, and evaluate when it is due, one epoch after the other."""
@@ -277,14 +286,16 @@ class _Runner:
         counter = Counter(job, part)
         nominal = self.nominal(number, kind, steps, cost)
         saved: list[dict[str, Any]] = []
-        pause = None
-        if kind == "train" and self._saver is not None:
-            pause = partial(self._saver.after_step, number, steps, saved)
+        save = None
+        if kind == "train" and self._checkpoints is not None:
+            save = partial(self._save_if_due, number, steps, saved)
+        within = job.workload.checkpoint.steps_between_checkpoints
         where = f"--loader {job.loader}, rank {crew.rank}, epoch {number} ({kind})"
         cached_before = _count_cached(job, part, crew)
         crew.barrier()
         before, started = measure_use(self._charged), time.time()
         batches = self.contenders[part].batches(number - 1)
+        pause = save if within else None
         stamps = walk(batches, nominal, self.pace, crew.barrier, counter.taken, pause, where)
         ended, after = time.time(), measure_use(self._charged)
         counter.check(where)
@@ -304,8 +315,20 @@ class _Runner:
         self.walked.append(walked)
         if crew.rank == 0:
             self._tell(walked)
-        if kind == "train" and self._saver is not None:
-            self._saver.after_epoch(number, steps, saved)
+        if save is not None and not within:
+            save(steps)
+
+    def _save_if_due(self, epoch: int, steps: int, saved: list[dict[str, Any]], step: int) -> bool:
+        """Save a checkpoint after a step, if one is due, and note it; True if so."""
+        from .checkpoints.shapes import is_due
+
+        assert self._checkpoints is not None
+        if not is_due(self.job.workload.checkpoint, epoch, step, steps):
+            return False
+        started = time.time()
+        taken = self._checkpoints.take(epoch, step)
+        saved.append({**taken, "started": started, "ended": time.time()})
+        return True
 
     def _tell(self, walked: WalkedEpoch) -> None:
         """Print a line about an epoch: between epochs, so that printing is not measured."""
@@ -341,44 +364,10 @@ class _Runner:
         return walk(batches, nominal, self.pace, self.crew.barrier, counter.taken)
 
 
-class _Saver:
-    """Saves checkpoints when the workload has them due, and notes them."""
-
-    def __init__(self, job: BenchJob, crew: Crew) -> None:
-        from .checkpoints.run import WorkloadCheckpoints
-
-        self._settings = job.workload.checkpoint
-        self._checkpoints = WorkloadCheckpoints(
-            job.workload, crew, writer=job.writer, scale=job.scale
-        )
-
-    def after_step(self, epoch: int, steps: int, saved: list[dict[str, Any]], step: int) -> bool:
-        """Save a checkpoint if one is due; True if so. The end of an epoch has `after_epoch`."""
-        if not self._settings.steps_between_checkpoints:
-            return False
-        return self._take(epoch, step, steps, saved)
-
-    def after_epoch(self, epoch: int, steps: int, saved: list[dict[str, Any]]) -> None:
-        if not self._settings.steps_between_checkpoints:
-            self._take(epoch, steps, steps, saved)
-
-    def _take(self, epoch: int, step: int, steps: int, saved: list[dict[str, Any]]) -> bool:
-        from .checkpoints.shapes import is_due
-
-        if not is_due(self._settings, epoch, step, steps):
-            return False
-        started = time.time()
-        taken = self._checkpoints.take(epoch, step)
-        saved.append({**taken, "started": started, "ended": time.time()})
-        return True
-
-
 def _count_cached(job: BenchJob, part: str, crew: Crew) -> dict[str, int] | None:
     """Bytes of a part's files in the page cache, as rank 0 sees it."""
     cached = measure_residency(job.paths[part]) if crew.rank == 0 else None
-    if cached is None:
-        return None
-    return {"cached_bytes": cached.cached_bytes, "total_bytes": cached.total_bytes}
+    return cached and {"cached_bytes": cached.cached_bytes, "total_bytes": cached.total_bytes}
 
 
 class Counter:
@@ -469,12 +458,7 @@ def _copy_all(sources: Sequence[str], targets: Sequence[str]) -> None:
             "free: make room, or stage elsewhere"
         )
     with ThreadPool(_THREADS) as threads:
-        for _ in threads.map(_copy, *zip(*pairs, strict=True)):
-            pass
-
-
-def _copy(source: str, target: str) -> None:
-    try:
-        shutil.copyfile(source, target)
-    except OSError as error:
-        raise StorageError(f"staging {source} to {target}: {error.strerror or error}") from None
+        try:
+            list(threads.map(shutil.copyfile, *zip(*pairs, strict=True)))
+        except OSError as error:
+            raise StorageError(f"staging to {targets[0]}, ...: {error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,10 @@ from penstock.ranks import detect
 from ..data import PARTS
 from ..data.samples import KINDS, MODELS
 from .bench import complete_workload
+
+if TYPE_CHECKING:
+    from ..data.generate import Generated
+    from ..workload import DlioWorkload
 
 
 @explain_interrupt(GOES_ON)
@@ -66,35 +70,45 @@ def generate(
 
       mpiexec -n 8 penstock bench generate resnet50_h100 --part train
     """
-    from ..data.generate import generate_data
     from ..workload import read_workload
 
     check_choice("--part", part, (*PARTS, "all"))
-    found = read_workload(workload, overrides or (), warn=console.say)
-    place = detect(None, None, os.environ, sys.modules)
-    with (
-        console.show_progress(f"Generating {found.dataset.data_folder}", "MB") as progress,
-    ):
-        result = generate_data(
-            found.dataset,
-            PARTS if part == "all" else (part,),
-            root=found.storage.storage_root,
-            seed=seed,
-            sizes=sizes if sizes in MODELS else read_sizes(sizes),
-            kind=contents,
-            threads=threads,
-            rank=place.rank,
-            ranks=place.world_size,
-            force=force,
-            bytes_max=None if yes else limits.generated_bytes_max,
-            progress=lambda done, total: progress(done / 1e6, total / 1e6),
-        )
+    result = generate_parts(
+        read_workload(workload, overrides or (), warn=console.say),
+        yes,
+        parts=PARTS if part == "all" else (part,),
+        seed=seed,
+        sizes=sizes if sizes in MODELS else read_sizes(sizes),
+        kind=contents,
+        threads=threads,
+        force=force,
+    )
     rate = result.written_bytes / max(result.seconds, 1e-9) / 1e6
     console.show(
         f"[bold]{console.escape(result.folder)}[/]: {result.files:,} files, "
         f"{console.format_bytes(result.bytes)} of samples; {result.written:,} of them written in "
         f"{result.seconds:.1f} s ({rate:,.0f} MB/s)"
     )
+
+
+def generate_parts(workload: DlioWorkload, yes: bool, **options: Any) -> Generated:
+    """Generate this rank's share of a workload's data, as `generate_data` does, and show progress.
+
+    yes:  more than `limits.generated_bytes_max`, too.
+    """
+    from ..data.generate import generate_data
+
+    data, place = workload.dataset, detect(None, None, os.environ, sys.modules)
+    with console.show_progress(f"Generating {data.data_folder}", "MB") as progress:
+        return generate_data(
+            data,
+            root=workload.storage.storage_root,
+            rank=place.rank,
+            ranks=place.world_size,
+            bytes_max=None if yes else limits.generated_bytes_max,
+            progress=lambda done, total: progress(done / 1e6, total / 1e6),
+            **options,
+        )
 
 
 def read_sizes(path: str) -> list[float]:
@@ -110,15 +124,15 @@ def read_sizes(path: str) -> list[float]:
             f"sizes {path!r} cannot be read ({error}): use {', '.join(MODELS)} or the path of a "
             f"text file with a size in bytes on each line"
         ) from None
-    found = []
+    sizes = []
     for number, line in enumerate(lines, 1):
         if line and not line.startswith("#"):
             try:
-                found.append(float(line))
+                sizes.append(float(line))
             except ValueError:
-                found.append(-1.0)
-            if not 1 <= found[-1] < 2**53:
+                sizes.append(-1.0)
+            if not 1 <= sizes[-1] < 2**53:
                 raise UsageError(f"{path}, line {number}: {line!r} is no size in bytes from 1 on")
-    if not found:
+    if not sizes:
         raise UsageError(f"{path} holds no sizes: write one in bytes on each line")
-    return found
+    return sizes

@@ -175,10 +175,10 @@ def _show(found: Trace, speed: str, results: dict[str, Any], resident: dict[str,
     table = console.make_table("", *columns, right=columns, title=console.escape(title))
     rows: list[tuple[str, Any]] = [
         ("seconds", lambda each: f"{each.seconds:,.3f}"),
-        ("waited for data, s, all threads", lambda each: f"{_waited_s(each):,.3f}"),
+        ("waited for data, s, all threads", lambda each: f"{each.waited_s:,.3f}"),
         ("read", lambda each: console.format_bytes(each.bytes)),
-        ("read/s", lambda each: _rate(each.bytes, each.seconds)),
-        ("reads/s", lambda each: f"{each.reads / each.seconds:,.0f}" if each.seconds else "-"),
+        ("read/s", lambda each: f"{console.format_bytes(each.bytes / (each.seconds or 1))}/s"),
+        ("reads/s", lambda each: f"{each.reads / (each.seconds or 1):,.0f}"),
         ("reads that storage saw", lambda each: f"{getattr(each, 'runs', each.reads):,}"),
     ]
     for kind in ("read", "open", "stat", "close"):
@@ -200,15 +200,6 @@ def _show(found: Trace, speed: str, results: dict[str, Any], resident: dict[str,
         )
     if here is not None:
         _show_fidelity(found, speed, recorded, here)
-
-
-def _waited_s(outcome: Any) -> float:
-    waited: float = outcome.busy_s if hasattr(outcome, "busy_s") else outcome.waited_s
-    return waited
-
-
-def _rate(count: int, time_s: float) -> str:
-    return f"{console.format_bytes(count / time_s)}/s" if time_s else "-"
 
 
 def _percentile(kind: str, percent: int) -> Any:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -129,9 +129,13 @@ def run(
     """
 
     from ..contenders import check
+    from ..workload import read_workload
 
     started, load_before = time.time(), os.getloadavg()
-    asked, given = _read_workload(workload, overrides or [], compat)
+    texts, warnings = overrides or [], list[str]()
+    asked = read_workload(workload, texts, compat=compat, warn=warnings.append)
+    for warning in warnings:
+        print(f"penstock: warning: {warning}", file=sys.stderr)
     for option, folder in (("--out", out), ("--stage", stage)):
         if folder is not None and re.match(r"\w+:/", str(folder)):  # a Path has made // to /
             raise UsageError(f"{option} is {folder}: that is a URL: give a folder")
@@ -143,7 +147,7 @@ def run(
     for name in names:
         check(name, asked.dataset.format)
     _run_before_ranks(partial(_generate_parts, asked, yes))
-    results = _Results(out or _make_folder(asked, started, compat), given, started, load_before)
+    results = _Results(out or _choose_folder(asked, started, compat), texts, started, load_before)
     if not asked.workflow.train:
         if asked.workflow.checkpoint:
             results.checkpoints(asked, ranks, compat, verify=verify, writer=writer, scale=scale)
@@ -151,30 +155,15 @@ def run(
     job = _run_before_ranks(lambda _: _make_job(asked, compat, verify))
     job = replace(job, limit=limit, control=control, stage=None if stage is None else str(stage))
     job = replace(job, writer=writer, scale=scale)
+    from .replay import prepare_page_cache
+
+    paths = [path for files in job.paths.values() for path in files]
     for turn in range(repeat):
         for name in names:
-            _run_before_ranks(lambda _: _prepare_page_cache(job, cached))
+            if cached != "as-is":
+                _run_before_ranks(lambda _: prepare_page_cache(paths, cached))
             results.measure(replace(job, loader=name), ranks, turn)
     results.write(verdict)
-
-
-class _Given(NamedTuple):
-    """Overrides of the workload, as they may be written; and the folder of the configuration."""
-
-    overrides: list[str]
-    subfolder: str
-
-
-def _read_workload(source: str, texts: Sequence[str], compat: bool) -> tuple[DlioWorkload, _Given]:
-    """Read the workload and its overrides, and print warnings."""
-    from ..workload import hide_secrets, parse_overrides, read_workload
-
-    warnings: list[str] = []
-    found = read_workload(source, texts, compat=compat, warn=warnings.append)
-    for warning in warnings:
-        print(f"penstock: warning: {warning}", file=sys.stderr)
-    own = [text for text in texts if not text.lstrip("+~").startswith("hydra.")]
-    return found, _Given(hide_secrets(own), parse_overrides(texts).subfolder)
 
 
 def _run_before_ranks(work: Callable[[Callable[[], None] | None], T]) -> T:
@@ -213,14 +202,6 @@ def _make_job(workload: DlioWorkload, compat: bool, verify: bool) -> BenchJob:
     return replace(job, truth=_checksum_data(job)) if verify else job
 
 
-def _prepare_page_cache(job: BenchJob, how: str) -> None:
-    """Fill the page cache with all of the data, or empty it of them, as far as possible."""
-    if how != "as-is":
-        from .replay import prepare_page_cache
-
-        prepare_page_cache([path for part in job.paths.values() for path in part], how)
-
-
 def _checksum_data(job: BenchJob) -> dict[str, frozenset[int]]:
     """Compute the checksum of every sample on disk, by part."""
     from penstock.cli import console
@@ -235,21 +216,19 @@ def _checksum_data(job: BenchJob) -> dict[str, frozenset[int]]:
         samples = open_samples(data, path)
         return [compute_checksum(samples[number]) for number in range(data.num_samples_per_file)]
 
-    found = {}
+    checksums: dict[str, set[int]] = {part: set() for part in job.paths}
     for part, paths in job.paths.items():
         with (
             console.show_progress(f"Checksums of {part}") as progress,
             ThreadPool(os.cpu_count()) as threads,
         ):
-            seen: set[int] = set()
-            for done, each in enumerate(threads.map(sums, paths), 1):
-                seen.update(each)
+            for done, file_sums in enumerate(threads.map(sums, paths), 1):
+                checksums[part].update(file_sums)
                 progress(done, len(paths))
-            found[part] = frozenset(seen)
-    return found
+    return {part: frozenset(sums) for part, sums in checksums.items()}
 
 
-def _make_folder(workload: DlioWorkload, started: float, compat: bool) -> Path:
+def _choose_folder(workload: DlioWorkload, started: float, compat: bool) -> Path:
     if workload.output.folder is not None:
         return Path(workload.output.folder)
     when = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(started))
@@ -258,40 +237,26 @@ def _make_folder(workload: DlioWorkload, started: float, compat: bool) -> Path:
 
 def _generate_parts(workload: DlioWorkload, yes: bool, barrier: Callable[[], None] | None) -> None:
     """Generate the data that the workload wants, or the missing part of it: each rank its share."""
-    if not workload.workflow.generate_data:
-        return
-    from penstock.cli import console
-    from penstock.ranks import detect
+    if workload.workflow.generate_data:
+        from .generate import generate_parts
 
-    from ..data import PARTS
-    from ..data.generate import generate_data
-
-    data, place = workload.dataset, detect(None, None, os.environ, sys.modules)
-    with console.show_progress(f"Generating {data.data_folder}", "MB") as progress:
-        generate_data(
-            data,
-            PARTS,
-            root=workload.storage.storage_root,
-            rank=place.rank,
-            ranks=place.world_size,
-            barrier=barrier,
-            bytes_max=None if yes else limits.generated_bytes_max,
-            progress=lambda done, total: progress(done / 1e6, total / 1e6),
-        )
-    if barrier is not None:
-        barrier()
+        generate_parts(workload, yes, barrier=barrier)
+        if barrier is not None:
+            barrier()
 
 
 class _Results:
     """Results measured so far, and the folder that they are written to."""
 
-    def __init__(self, folder: Path, given: _Given, started: float, load: Sequence[float]) -> None:
-        self._folder, self._given = folder, given
+    def __init__(
+        self, folder: Path, overrides: list[str], started: float, load: Sequence[float]
+    ) -> None:
+        self._folder, self._overrides = folder, overrides
         self._started, self._load = started, load
         self._runs: list[dict[str, Any]] = []
         self._measured: list[tuple[BenchJob, list[Walks]]] = []
         above = (folder.absolute(), *folder.absolute().parents)
-        there = next(each for each in above if each.exists())
+        there = next(path for path in above if path.exists())
         with self._storing(), tempfile.TemporaryFile(dir=there):
             pass  # said before hours of measuring, not after; nothing is left
 
@@ -317,11 +282,7 @@ class _Results:
         self._measured.append((job, walks))
 
     def checkpoints(
-        self,
-        workload: DlioWorkload,
-        ranks: int | None,
-        compat: bool,
-        **options: Any,
+        self, workload: DlioWorkload, ranks: int | None, compat: bool, **options: Any
     ) -> None:
         """Save and load checkpoints alone."""
         from ..checkpoints.run import run_checkpoints
@@ -354,7 +315,7 @@ class _Results:
         from penstock.cli import console
 
         from ..results import dlio
-        from ..workload import as_dict
+        from ..workload import as_dict, parse_overrides
 
         job, walks = self._measured[0]
         config, where = as_dict(job.workload), job.folders["train"]
@@ -367,18 +328,20 @@ class _Results:
             job.workload, where, runs=self._runs, compat=job.compat, seed=first.seed, ranks=ranks,
             hosts=first.hosts,
         )  # fmt: skip
-        for number, (each, found) in enumerate(self._measured):
-            name = self._name(number)
+        repeated = any(run["repeat"] > 1 for run in self._runs)
+        for (measured, found), run in zip(self._measured, self._runs, strict=True):
+            name = str(run["loader"]).replace(":", ".")
+            name = f"{name}-{run['repeat']}" if repeated else name
             folder = self._folder / name if len(self._measured) > 1 else self._folder
             with self._storing():
                 dlio.write(
                     folder,
-                    each,
+                    measured,
                     found,
-                    self._runs[number],
+                    run,
                     config=config,
-                    overrides=self._given.overrides,
-                    subfolder=self._given.subfolder,
+                    overrides=self._list_overrides(),
+                    subfolder=parse_overrides(self._overrides).subfolder,
                 )
         console.show(f"results: {console.escape(str(path))}")
 
@@ -396,12 +359,7 @@ class _Results:
         except PenstockError as error:
             console.say(f"no verdict: {error}")
 
-    def _record(
-        self,
-        workload: DlioWorkload,
-        where: str,
-        **found: Any,
-    ) -> Path:
+    def _record(self, workload: DlioWorkload, where: str, **found: Any) -> Path:
         """Write the record and the page. found: runs, compat, seed, ranks and hosts, to record."""
         from ..results.record import make_record, write_record, write_text
         from ..results.report import render_page
@@ -410,7 +368,7 @@ class _Results:
         about = {
             "command": shlex.join(["penstock", *hide_secrets(sys.argv[1:])]),
             "workload": as_dict(workload),
-            "overrides": self._given.overrides,
+            "overrides": self._list_overrides(),
             "started": self._started,
             "ended": time.time(),
         }
@@ -420,11 +378,12 @@ class _Results:
             write_text(path.with_name("report.html"), render_page([values]))
         return path
 
-    def _name(self, number: int) -> str:
-        run = self._runs[number]
-        repeated = any(each["repeat"] > 1 for each in self._runs)
-        loader = str(run["loader"]).replace(":", ".")
-        return f"{loader}-{run['repeat']}" if repeated else loader
+    def _list_overrides(self) -> list[str]:
+        """Overrides of the workload, as they may be written."""
+        from ..workload import hide_secrets
+
+        own = [text for text in self._overrides if not text.lstrip("+~").startswith("hydra.")]
+        return hide_secrets(own)
 
 
 def _show_runs(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:

@@ -77,7 +77,7 @@ class ReplayOutcome:
         return self.took["read"].count
 
     @property
-    def busy_s(self) -> float:
+    def waited_s(self) -> float:
         """Seconds in operations, of all threads together."""
         return sum(took.sum_ns for took in self.took.values()) * 1e-9
 

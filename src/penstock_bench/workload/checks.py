@@ -16,38 +16,31 @@ Finding = tuple[Level, str, str]
 
 def check_values(workload: DlioWorkload) -> Iterator[Finding]:
     """Find problems that no number of ranks would mend."""
-    yield from _check_storage(workload)
-    yield from _check_dataset(workload)
+    yield from _check_data(workload)
     yield from _check_loading(workload)
-    yield from _check_times(workload)
-    yield from _check_model(workload)
     yield from _check_checkpoints(workload)
 
 
-def _check_storage(workload: DlioWorkload) -> Iterator[Finding]:
-    """Refuse object stores: what is read and written as files would land on the local disk."""
+def _check_data(workload: DlioWorkload) -> Iterator[Finding]:
+    # Object stores are refused: what is read and written as files would land on the local disk.
     remedy = "the benchmark reads and writes files: copy the data to a file system or mount it"
-    storage = workload.storage
-    if storage.storage_type in ("s3", "aistore"):
-        text = f"{storage.storage_type} is an object store: {remedy}, and set local_fs"
-        yield "error", "storage.storage_type", f"{text} and storage.storage_root"
+    kind, data = workload.storage.storage_type, workload.dataset
+    if kind in ("s3", "aistore"):
+        text = f"{kind} is an object store: {remedy}, and set local_fs and storage.storage_root"
+        yield "error", "storage.storage_type", text
     for key, folder in {
-        "storage.storage_root": storage.storage_root,
-        "dataset.data_folder": workload.dataset.data_folder,
+        "storage.storage_root": workload.storage.storage_root,
+        "dataset.data_folder": data.data_folder,
         "checkpoint.checkpoint_folder": workload.checkpoint.checkpoint_folder,
         "output.folder": workload.output.folder,
     }.items():
         if "://" in (folder or ""):
             yield "error", key, f"{folder} is a URL: {remedy}, and give the folder"
-
-
-def _check_dataset(workload: DlioWorkload) -> Iterator[Finding]:
-    data = workload.dataset
-    dims, form, dsets = data.record_dims, data.format, data.hdf5.num_dset_per_record
     for part in ("train", "eval"):
         if getattr(data, f"num_subfolders_{part}") == 1:
             text = "one subfolder is none, and DLIO finds no file then: write 0"
             yield "error", f"dataset.num_subfolders_{part}", text
+    dims, form, dsets = data.record_dims, data.format, data.hdf5.num_dset_per_record
     if dims and data.record_length_bytes_stdev > 0:
         text = "samples of dataset.record_dims are all alike: give one of the two"
         yield "error", "dataset.record_length_bytes_stdev", text
@@ -83,55 +76,38 @@ def _check_loading(workload: DlioWorkload) -> Iterator[Finding]:
         text = "parallel_fs, which DLIO refuses, is read as local_fs"
         yield "warning", "storage.storage_type", text
     for name in sorted(SECRETS & storage.storage_options.keys()):
-        text = (
-            "access keys in plain text: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the "
-            "environment instead"
-        )
-        yield "warning", f"storage.storage_options.{name}", text
-
-
-def _check_times(workload: DlioWorkload) -> Iterator[Finding]:
+        text = "access keys in plain text: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the "
+        yield "warning", f"storage.storage_options.{name}", f"{text}environment instead"
     for name, time in {
-        "reader.preprocess_time": workload.reader.preprocess_time,
+        "reader.preprocess_time": reader.preprocess_time,
         "train.computation_time": workload.train.computation_time,
         "evaluation.eval_time": workload.evaluation.eval_time,
     }.items():
         if time.kind == "normal" and time.stdev > time.mean / 3:
-            text = (
-                f"stdev {time.stdev:g} is more than a third of the mean {time.mean:g}: negative "
-                "draws would be folded by abs() in DLIO, and are 0 here"
-            )
-            yield "warning", name, text
+            text = f"stdev {time.stdev:g} is more than a third of the mean {time.mean:g}: negative "
+            yield "warning", name, f"{text}draws would be folded by abs() in DLIO, and are 0 here"
 
 
-def _check_model(workload: DlioWorkload) -> Iterator[Finding]:
-    model, is_subset = workload.model, workload.checkpoint.mode == "subset"
-    parallelism, hidden = model.parallelism, model.transformer.hidden_size
+def _check_checkpoints(workload: DlioWorkload) -> Iterator[Finding]:
+    model, checkpoint = workload.model, workload.checkpoint
+    parallelism, is_subset = model.parallelism, checkpoint.mode == "subset"
     stages, heads = parallelism.pipeline, model.transformer.num_attention_heads
+    hidden = model.transformer.hidden_size
     if parallelism.zero_stage == 3 and stages > 1:
         text = f"3 excludes model.parallelism.pipeline > 1, which is {stages}"
         yield "error", "model.parallelism.zero_stage", text
     if 0 < model.num_layers < stages:
-        text = (
-            f"{model.num_layers} layers for model.parallelism.pipeline {stages}: a stage needs one"
-        )
-        yield "error", "model.num_layers", text
+        text = f"{model.num_layers} layers for model.parallelism.pipeline {stages}"
+        yield "error", "model.num_layers", f"{text}: a stage needs one"
     if model.type == "transformer" and hidden % heads:
         text = f"{hidden}/{heads} is not an integer, head size {hidden // heads} is used"
         yield "warning", "model.transformer.num_attention_heads", text
     if is_subset and parallelism.data < 1:
-        text = (
-            f"subset needs model.parallelism.data=N: these ranks are the first of a whole job of "
-            f"N x {parallelism.tensor * stages}"
-        )
-        yield "error", "checkpoint.mode", text
+        text = "subset needs model.parallelism.data=N: these ranks are the first of a whole job of "
+        yield "error", "checkpoint.mode", f"{text}N x {parallelism.tensor * stages}"
     if not is_subset and parallelism.data > 0:
         text = "only for checkpoint.mode subset: leave it out, it follows from the ranks"
         yield "error", "model.parallelism.data", text
-
-
-def _check_checkpoints(workload: DlioWorkload) -> Iterator[Finding]:
-    checkpoint = workload.checkpoint
     writes, reads = checkpoint.num_checkpoints_write, checkpoint.num_checkpoints_read
     if 0 < writes < reads:
         text = f"{reads} to read, but checkpoint.num_checkpoints_write is {writes}"

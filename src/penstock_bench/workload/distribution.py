@@ -50,49 +50,35 @@ class Distribution:
     @property
     def mean(self) -> float:
         """The mean before draws below 0 are cut."""
-        first, *rest = self.parameters
-        if self.kind == "uniform":
-            return (first + rest[0]) / 2
-        return first * rest[0] if self.kind == "gamma" else first
+        return self._moments()[0]
 
     @property
     def stdev(self) -> float:
         """The deviation before draws below 0 are cut."""
-        first, *rest = self.parameters
-        match self.kind:
-            case "normal":
-                return rest[0]
-            case "uniform":
-                return (rest[0] - first) / math.sqrt(12)
-            case "gamma":
-                return math.sqrt(first) * rest[0]
-            case "exponential":
-                return first
-            case "poisson":
-                return math.sqrt(first)
-        return 0.0
+        return self._moments()[1]
+
+    def _moments(self) -> tuple[float, float]:
+        match self.kind, self.parameters:
+            case "normal", (mean, stdev):
+                return mean, stdev
+            case "uniform", (low, high):
+                return (low + high) / 2, (high - low) / math.sqrt(12)
+            case "gamma", (shape, scale):
+                return shape * scale, math.sqrt(shape) * scale
+            case "exponential", (scale,):
+                return scale, scale
+            case "poisson", (mean,):
+                return mean, math.sqrt(mean)
+        return self.parameters[0], 0.0
 
     def draw(
         self, generator: np.random.Generator, count: int, *, folded: bool = False
     ) -> npt.NDArray[np.float64]:
         """So many values. folded: negative ones lose their sign, as in DLIO."""
-        p = self.parameters
-        drawn: npt.NDArray[np.float64]
-        match self.kind:
-            case "constant":
-                drawn = np.full(count, p[0], np.float64)  # YAML's 5 is an int
-            case "normal":
-                drawn = generator.normal(p[0], p[1], count)
-            case "uniform":
-                drawn = generator.uniform(p[0], p[1], count)
-            case "gamma":
-                drawn = generator.gamma(p[0], p[1], count)
-            case "exponential":
-                drawn = generator.exponential(p[0], count)
-            case "poisson":
-                drawn = generator.poisson(p[0], count).astype(np.float64)
-            case _:
-                raise ValueError(f"unknown kind of distribution {self.kind!r}")
+        if self.kind == "constant":
+            drawn = np.full(count, self.parameters[0], np.float64)  # YAML's 5 is an int
+        else:  # a method of the generator has the name of each kind, and its parameters
+            drawn = getattr(generator, self.kind)(*self.parameters, count).astype(np.float64)
         np.abs(drawn, out=drawn) if folded else np.maximum(drawn, 0.0, out=drawn)
         return drawn
 

@@ -30,31 +30,29 @@ from .sections import SECRETS, DlioWorkload
 Warn = Callable[[str], object]
 """Receives each warning, one line."""
 
-_PRESETS = "penstock_bench"
+_presets: Any = resources.files("penstock_bench") / "presets"
 _DEPTH_MAX = 32  # of lists and mappings; workloads have 4
 
-_OLD_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "record_length": "record_length_bytes",
-        "record_length_stdev": "record_length_bytes_stdev",
-        "record_length_resize": "record_length_bytes_resize",
-    }
-)
+_OLD_NAMES = {
+    "record_length": "record_length_bytes",
+    "record_length_stdev": "record_length_bytes_stdev",
+    "record_length_resize": "record_length_bytes_resize",
+}
 """Keys of `dataset` by their old names."""
 
-_UNUSED: Mapping[str, str] = MappingProxyType(
-    {
-        "model.model_size": "model.model_size_bytes",
-        "workflow.debug": "",
-        "workflow.query": "",
-        "dataset.record_element_bytes": "dataset.record_element_type",
-        "dataset.enable_chunking": "dataset.hdf5.chunk_dims",
-        "dataset.chunk_size": "dataset.hdf5.chunk_dims",
-        "reader.file_access": "",
-        "checkpoint.type": "",
-    }
-)
+_UNUSED = {
+    "model.model_size": "model.model_size_bytes",
+    "workflow.debug": "",
+    "workflow.query": "",
+    "dataset.record_element_bytes": "dataset.record_element_type",
+    "dataset.enable_chunking": "dataset.hdf5.chunk_dims",
+    "dataset.chunk_size": "dataset.hdf5.chunk_dims",
+    "reader.file_access": "",
+    "checkpoint.type": "",
+}
 """Keys without an effect in DLIO, and the key to use instead, or ""."""
+
+_ABSENT = object()
 
 _DEVIATIONS = (
     "reader.preprocess_time_stdev",
@@ -88,18 +86,17 @@ def read_workload(
     else:
         draft = _Draft(*_read_file(source or given.name or "default"))
     draft.problems += given.problems
-    draft.edit(given.edits.values())
+    draft.edit(list(given.edits.values()))
     draft.set_folder(given.folder)
     workload = draft.validate()
     _settle(draft.problems, compat=compat, warn=warn)
-    draft.problems = list(draft.check(workload))
-    _settle(draft.problems, compat=compat, warn=warn)
+    _settle(list(draft.check(workload)), compat=compat, warn=warn)
     return workload
 
 
 def preset_names() -> list[str]:
     """Names of the workloads that come with penstock."""
-    names = (path.name for path in _presets().iterdir())
+    names = (path.name for path in _presets.iterdir())
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
@@ -156,10 +153,6 @@ def _adapter() -> Any:
     return TypeAdapter(DlioWorkload)
 
 
-def _presets() -> Any:
-    return resources.files(_PRESETS) / "presets"
-
-
 # -- files -----------------------------------------------------------------------------------------
 
 
@@ -170,7 +163,7 @@ def _read_file(source: str | Path) -> tuple[dict[str, Any], str, dict[str, str]]
     if path.suffix in {".yaml", ".yml"}:
         name, file = str(path), path
     elif str(source) in known:
-        name, file = f"{source}.yaml", _presets() / f"{source}.yaml"
+        name, file = f"{source}.yaml", _presets / f"{source}.yaml"
     else:
         raise UsageError(
             f"there is no workload {str(source)!r}{suggest(str(source), known)}: use the path of a"
@@ -270,13 +263,16 @@ class _Draft:
         self._name = name
         self._places = places
 
-    def edit(self, edits: Any) -> None:
+    def edit(self, edits: Sequence[Any]) -> None:
         """Apply overrides, and replace old and joined keys by DLIO's present ones."""
-        edits = list(edits)
         if edits:
             self._override(edits)
         self._rename()
-        self._drop_unused()
+        for key, instead in _UNUSED.items():
+            section, _, name = key.partition(".")
+            if self._section(section).pop(name, _ABSENT) is not _ABSENT:
+                advice = f"; use {instead}" if instead else ""
+                self._add("warning", key, f"has no effect in DLIO{advice}")
         for key in _DEVIATIONS:
             self._join_deviation(key)
 
@@ -354,16 +350,6 @@ class _Draft:
             dataset[new] = dataset.pop(old)
             self._places[f"dataset.{new}"] = self._find_place(f"dataset.{old}")
 
-    def _drop_unused(self) -> None:
-        for key, instead in _UNUSED.items():
-            section, _, name = key.partition(".")
-            sections = self._section(section)
-            if name in sections:
-                del sections[name]
-                self._add(
-                    "warning", key, f"has no effect in DLIO{f'; use {instead}' if instead else ''}"
-                )
-
     def _join_deviation(self, key: str) -> None:
         """Join a deviation that has its own key with its mean."""
         section_name, _, name = key.partition(".")
@@ -436,15 +422,15 @@ def _explain_unknown(key: str) -> tuple[Level, str]:
 def _settle(problems: Sequence[Problem], *, compat: bool, warn: Warn) -> None:
     """Call `warn` with each warning, and raise one UsageError of all errors, by line."""
     errors = []
-    for problem in sorted(problems, key=_line_of):
+
+    def find_line(problem: Problem) -> float:
+        line = re.search(r":(\d+)$", problem.where)
+        return int(line[1]) if line else float("inf")
+
+    for problem in sorted(problems, key=find_line):
         if problem.level == "error" or (problem.level == "strict" and not compat):
             errors.append(str(problem))
         elif problem.level != "compat" or compat:
             warn(str(problem))
     if errors:
         raise UsageError("\n".join(errors))
-
-
-def _line_of(problem: Problem) -> float:
-    line = re.search(r":(\d+)$", problem.where)
-    return int(line[1]) if line else float("inf")
