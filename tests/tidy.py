@@ -93,7 +93,7 @@ BUDGETS = {
     "index": 13_405,
     "loader": 6_134,
     "order": 2_623,
-    "penstock_bench": 12_894,
+    "penstock_bench": 12_776,
     "penstock_sim": 6_953,
     "plan": 3_279,
     "ranks": 599,
