@@ -136,7 +136,7 @@ def test_a_wrong_line_is_named(folder, text, error, message):
 
 
 def test_outside_is_yes_or_no(folder):
-    with pytest.raises(UsageError, match="outside is 1: use True or False"):
+    with pytest.raises(UsageError, match="outside is 1: use False or True"):
         opened(folder, "a.jpg", outside=1)
     assert opened(folder, "a.jpg", outside=False).index.options == {}
 

@@ -122,7 +122,7 @@ def test_verify_is_of_whole_records(tmp_path: Path) -> None:
     """Parts of records have no checksum; other formats do not know the option."""
     for options, message in [
         ({"verify": True, "example": {"image": "x"}}, "leave example= out"),
-        ({"verify": 1}, "verify is 1: use True or False"),
+        ({"verify": 1}, "verify is 1: use False or True"),
     ]:
         with pytest.raises(penstock.errors.UsageError, match=message):
             opened(tmp_path / "x.tfrecord", [b"one"], **options)

@@ -1,9 +1,4 @@
-"""Choice of the columns or arrays that become fields, and of the one that is the label.
-
-fields:  names of the columns to read, in this order; by default all.
-label:   the column of integers that is the label; by default "label" or "labels", if there is
-         such a column; "" for none. The label is `batch["label"]`, int64, and no field.
-"""
+"""Choice of the columns that become fields, and of the one that is the label (`options`)."""
 
 from __future__ import annotations
 
@@ -21,74 +16,6 @@ from ...extent import Files, Int
 DEFAULTS = ("label", "labels")
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in canonical form."""
-    normalized = {name: value for name, value in options.items() if value is not None}
-    if "fields" in normalized:
-        fields = normalized["fields"]
-        names = [fields] if isinstance(fields, str) else fields
-        if not isinstance(names, Sequence) or not names or not all(map(_is_name, names)):
-            raise UsageError(f"fields is {fields!r}: give names, such as ['image', 'mask']")
-        if len(set(names)) < len(names):
-            raise UsageError(f"fields is {fields!r}: name each once")
-        normalized["fields"] = list(names)
-    _check_label(normalized)
-    return normalized
-
-
-def normalize_array_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of arrays that have paths, in canonical form.
-
-    `dataset` is the path of one array, `fields` names several. `fill`, False by default, fills
-    chunks that do not exist.
-    """
-    normalized = {name: value for name, value in options.items() if value is not None}
-    if "dataset" in normalized and not _is_name(normalized["dataset"]):
-        raise UsageError(f"dataset is {normalized['dataset']!r}: give the path of an array")
-    if "fields" in normalized:
-        fields = normalized["fields"]
-        if "dataset" in normalized:
-            raise UsageError("dataset= and fields= exclude each other: choose one")
-        if not isinstance(fields, Mapping) or not fields:
-            raise UsageError(f"fields is {fields!r}: give {{field: path of an array}}")
-        if not all(_is_name(key) and _is_name(value) for key, value in fields.items()):
-            raise UsageError(f"fields is {fields!r}: give {{field: path of an array}}")
-        normalized["fields"] = dict(fields)
-    _check_label(normalized)
-    check_switch(normalized, "fill", False)
-    return normalized
-
-
-def check_switch(options: dict[str, Any], name: str, default: bool) -> None:
-    """Check an option that is True or False, and leave it out if it has its default."""
-    value = options.get(name, default)
-    if not isinstance(value, bool):
-        raise UsageError(f"{name} is {value!r}: use True or False")
-    if value == default:
-        options.pop(name, None)
-
-
-def normalize_table_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of tables in canonical form: `nulls` is left out if it has its default."""
-    normalized = normalize_options(options)
-    value = normalized.get("nulls", "error")
-    if value not in ("error", "empty"):
-        raise UsageError(f"nulls is {value!r}: use 'error' or 'empty'")
-    if value == "error":
-        normalized.pop("nulls", None)
-    return normalized
-
-
-def _check_label(options: Mapping[str, Any]) -> None:
-    label = options.get("label", "")
-    if label != "" and not _is_name(label):
-        raise UsageError(f"label is {label!r}: give the name of a column, '' for none")
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and value != "" and "\0" not in value
-
-
 def choose_columns(
     path: str,
     columns: Sequence[str],
@@ -100,11 +27,7 @@ def choose_columns(
 
     integers:  the columns that hold one integer a sample.
     """
-    for name in (*(fields or ()), *((label,) if label else ())):
-        if name not in columns:
-            near = difflib.get_close_matches(name, columns, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise UsageError(f"{path} has no column {name!r}: {hint}it has {', '.join(columns)}")
+    list_wanted(path, columns, fields, label)
     if label is None:
         free = (name for name in DEFAULTS if name in integers and name not in (fields or ()))
         label = next((name for name in free if set(columns) != {name}), None)
@@ -124,18 +47,16 @@ def list_wanted(
     """List the columns to read, the label among them; UsageError if a named one does not exist."""
     named = [*(fields or ()), *([label] if label else [])]
     for name in named:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise UsageError(
-                f"{path} has no column {name!r}: {hint}its columns are {', '.join(known)}"
-            )
+        check_known(path, name, known)
     return list(known) if fields is None else list(dict.fromkeys(named))
 
 
-def holds_integers(column: Any) -> bool:
-    """True if a column of Arrow or Parquet holds one integer a row, and can be read."""
-    return not column.refused and column.shape == () and np.dtype(column.dtype).kind in "iu"
+def check_known(path: str, name: str, known: Collection[str]) -> None:
+    """Check that there is a column of this name (UsageError)."""
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"{path} has no column {name!r}: {hint}it has {', '.join(known)}")
 
 
 def check_readable(path: str, column: Any, columns: Sequence[Any]) -> None:
@@ -143,6 +64,11 @@ def check_readable(path: str, column: Any, columns: Sequence[Any]) -> None:
     if column.refused:
         rest = [other.name for other in columns if not other.refused]
         raise FormatError(f"{path}: column {column.name!r} {column.refused}: fields={rest}")
+
+
+def holds_integers(column: Any) -> bool:
+    """True if a column of Arrow or Parquet holds one integer a row, and can be read."""
+    return not column.refused and column.shape == () and np.dtype(column.dtype).kind in "iu"
 
 
 def find_label(columns: Mapping[str, Any], label: str | None) -> str | None:

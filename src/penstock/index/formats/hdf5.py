@@ -57,13 +57,6 @@ _INFLATED_MAX = 1100
 """Maximum ratio of compression: no filter in use packs better. It bounds the labels' size."""
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in canonical form."""
-    normalized = column_choice.normalize_array_options(options)
-    column_choice.check_switch(normalized, "isolate", True)
-    return normalized
-
-
 @dataclass
 class Hdf5Part:
     """One dataset of one file; `variant` and `masks` as in `penstock.index.codecs`."""

@@ -38,6 +38,7 @@ from ..json_fields import (
 from ..layout import Chunked, Pieces, RowTable
 from ..table import Index
 from . import jsonl_frames, shards, unsupported
+from . import options as options_of
 from .shards import Scan
 
 SUFFIXES = (".jsonl", ".ndjson", ".jsonlines")
@@ -195,7 +196,7 @@ def _check_end(source: StoreFile, offset: int, number: int, tail: bytes) -> None
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form: `fields` is a dict of the key of each field."""
     given = {name: value for name, value in options.items() if value is not None}
-    normalized = shards.normalize_extensions(given)
+    normalized = options_of.normalize_extensions(given)
     fields = normalized.get("fields")
     if fields is None:
         for name in ("types", "defaults", "broken"):

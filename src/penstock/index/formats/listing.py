@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...engine.store import Store
-from ...errors import FormatError, MissingError, UsageError
+from ...errors import FormatError, MissingError
 from ...extent import Files, Int, unseen
 from ..fields import Field
 from ..layout import RowTable
 from ..table import Index
-from . import unsupported
+from . import options, unsupported
 from .shards import Scan
 
 _EXTENSIONS = (".txt", ".lst", ".list", ".tsv", ".csv")
@@ -50,11 +50,9 @@ def sniff(head: bytes, name: str) -> bool:
     return bool(text) and all(c.isprintable() or c.isspace() for c in text)
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    if not isinstance(options.get("outside", False), bool):
-        raise UsageError(f"outside is {options['outside']!r}: use True or False")
-    return {name: value for name, value in options.items() if name != "outside" or value}
+    return options.normalize(given, outside=options.one_of(False, True))
 
 
 def build(scan: Scan, outside: bool = False) -> Index:

@@ -4,7 +4,7 @@ Leaves are named by their keys, with dots between nested ones, or numbered. A sa
 leaf is "data". Integers, floats and arrays of one axis have their dtype. All other leaves (JPEG,
 text, arrays with a header, pickles) are the bytes as stored, not decoded.
 
-fields, label:  see `penstock.index.formats.column_choice`.
+fields, label:  see `penstock.index.formats.options`.
 block_size:     for chunks of tokens: read them as LitData's TokensLoader does, in blocks of this
                 many tokens from the start of each chunk; by default a document is a sample.
 
@@ -22,14 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...arguments import check_whole
 from ...engine.store import Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Index
-from . import arrow, column_choice, row_shards
+from . import arrow, column_choice, options, row_shards
 from .row_shards import Manifest
 from .shards import Columns, Scan, lay_out_extents, number_first
 
@@ -84,12 +83,12 @@ class _Leaf(NamedTuple):
     scalar: bool
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    normalized = column_choice.normalize_options(options)
-    if "block_size" in options:
-        normalized["block_size"] = check_whole("block_size", options["block_size"], 1, 1 << 40)
-    return normalized
+    block_size = options.whole(1, 1 << 40)
+    return options.normalize(
+        given, fields=options.FIELDS, label=options.LABEL, block_size=block_size
+    )
 
 
 def is_dataset(store: Store) -> bool:
@@ -330,13 +329,13 @@ def _lay_out_chunks(chunks: Sequence[_LitChunk], bodies: Sequence[_Body]) -> Chu
 def _make_decoded_field(leaves: Sequence[_Leaf], number: int, kind: str) -> Field:
     """Make the field of a leaf that has to be decoded."""
     leaf = leaves[number]
-    options = {
+    settings = {
         "leaves": len(leaves),
         "leaf": number,
         "dtype": leaf.dtype.str if leaf.scalar else None,
         "whole": kind == "whole",
     }
-    return Field(leaf.name, leaf.dtype, () if leaf.scalar else None, Codec("litdata", options))
+    return Field(leaf.name, leaf.dtype, () if leaf.scalar else None, Codec("litdata", settings))
 
 
 def _index_tables(

@@ -26,7 +26,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ from ...errors import ChangedError, FormatError, MissingError, UsageError
 from ...extent import Files, Int, Names, joined, unseen
 from ..fields import Field
 from ..table import Index
+from . import options
 from .shards import Location, Scan, check_named_once, join_names, lay_out_extents
 
 DATA = "data.mdb"
@@ -54,30 +55,27 @@ def is_dataset(store: Store) -> bool:
     return not store.probe(unseen(store.root, [DATA]))[1].any()
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form, without those that have their default."""
-    normalized = {name: value for name, value in options.items() if value is not None}
-    for name, choices in (("datum", (False, True)), ("order", ("key", "file"))):
-        if normalized.get(name, choices[0]) not in choices:
-            raise UsageError(
-                f"{name} is {normalized[name]!r}: use {' or '.join(map(str, choices))}"
-            )
-        if normalized.get(name) == choices[0]:
-            del normalized[name]
-    if not isinstance(normalized.get("verify", True), bool):
-        raise UsageError(f"verify is {normalized['verify']!r}: use True or False")
-    try:
-        if "database" in normalized:
-            normalized["database"] = os.fsdecode(normalized["database"])
-        if "exclude" in normalized:
-            keys = normalized.pop("exclude")
-            keys = [keys] if isinstance(keys, str | bytes) else keys
-            normalized["exclude"] = sorted({os.fsdecode(key) for key in keys})
-    except TypeError:
-        raise UsageError(f"database= and exclude= are of keys, text or bytes: {options}") from None
-    if normalized.get("exclude") == list(_EXCLUDED):
-        del normalized["exclude"]
-    return normalized
+    return options.normalize(
+        given,
+        database=lambda name, value: _decode_keys(name, [value])[0],
+        datum=options.one_of(False, True),
+        order=options.one_of("key", "file"),
+        exclude=_normalize_exclude,
+        verify=options.one_of(True, False, is_kept=True),
+    )
+
+
+def _normalize_exclude(name: str, value: Any) -> list[str] | None:
+    keys = sorted(set(_decode_keys(name, [value] if isinstance(value, str | bytes) else value)))
+    return None if keys == list(_EXCLUDED) else keys
+
+
+def _decode_keys(name: str, keys: Any) -> list[str]:
+    if not isinstance(keys, Iterable) or not all(isinstance(key, str | bytes) for key in keys):
+        raise UsageError(f"{name} is {keys!r}: give keys of the environment, as text or bytes")
+    return [os.fsdecode(key) for key in keys]
 
 
 class _LmdbRecords(NamedTuple):

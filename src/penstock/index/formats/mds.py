@@ -3,7 +3,7 @@
 Columns are fields: numbers and arrays of fixed shape with their dtype, all others (text, JPEG,
 JSON, pickles, arrays of varying shape) as the bytes as stored, not decoded.
 
-fields, label:  see `penstock.index.formats.column_choice`.
+fields, label:  see `penstock.index.formats.options`.
 
 A split is a sub-folder with an index of its own: open it. Compressed shards can be read after they
 are unpacked beside the compressed files. Hashes are not checked.

@@ -4,7 +4,7 @@ samples.
 One file, or several (a pattern, a list) with the same arrays. By default all arrays of the
 archive are fields, and have to have the same number of rows.
 
-fields, label:  see `penstock.index.formats.column_choice`; the label is an array of one integer a
+fields, label:  see `penstock.index.formats.options`; the label is an array of one integer a
                 sample.
 
 Compressed archives (numpy.savez_compressed) would have to be unpacked as a whole, and are refused.

@@ -13,25 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import FormatError, UsageError
+from ...errors import FormatError
 from ...extent import Files, Int
 from ..fields import Field
 from ..layout import Layout
 from ..table import Index
-from . import shards
+from . import options, shards
 from .shards import Scan
 
 _MAGIC = (0xCED7230A).to_bytes(4, "little")
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    normalized = dict(options)
-    if normalized.get("label") not in (None, "header"):
-        raise UsageError(f"label is {normalized['label']!r}: RecordIO has labels in 'header' only")
-    if normalized.get("header", "keep") not in ("keep", "strip"):
-        raise UsageError(f"header is {normalized['header']!r}: use 'keep' or 'strip'")
-    return shards.normalize_extensions(normalized)
+    label = options.one_of("header", is_kept=True)
+    header = options.one_of("keep", "strip", is_kept=True)
+    return options.normalize(given, label=label, header=header, extensions=options.EXTENSIONS)
 
 
 def sniff(head: bytes, name: str) -> bool:

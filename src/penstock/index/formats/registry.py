@@ -110,7 +110,7 @@ FORMATS: dict[str, Format] = {
             "a folder of files; class sub-folders give labels",
             ("folder",),
             ("extensions",),
-            "shards.normalize_extensions",
+            "options.normalize_extensions",
         ),
         Format(
             "listing",
@@ -181,7 +181,7 @@ FORMATS: dict[str, Format] = {
             "archives of arrays (numpy.savez); each array is a field",
             _FILES,
             ("fields", "label"),
-            "column_choice.normalize_options",
+            "options.normalize_columns",
             magic=((0, b"PK\3\4"), (0, b"PK\5\6")),
             sniffed=True,
         ),
@@ -190,7 +190,7 @@ FORMATS: dict[str, Format] = {
             "a folder of MosaicML Streaming shards (index.json); columns are fields",
             ("folder",),
             ("fields", "label"),
-            "column_choice.normalize_options",
+            "options.normalize_columns",
             folder="mds.is_dataset",
         ),
         Format(
@@ -272,7 +272,7 @@ FORMATS: dict[str, Format] = {
             "Arrow files and streams, Feather, saved Hugging Face datasets; a column is a field",
             _ANYWHERE,
             ("fields", "label", "nulls"),
-            "column_choice.normalize_table_options",
+            "options.normalize_columns",
             magic=((0, b"ARROW1\0\0"), (0, b"\xff\xff\xff\xff")),
             sniffed=True,
             folder="saved_datasets.is_saved_dataset",
@@ -282,6 +282,7 @@ FORMATS: dict[str, Format] = {
             "HDF5; a dataset is a field, its first axis counts the samples (needs h5py)",
             _ANYWHERE,
             ("dataset", "fields", "label", "fill", "isolate"),
+            "options.normalize_arrays",
             # a user block of 512, 1024 or 2048 bytes may come first
             magic=tuple((at, b"\x89HDF\r\n\x1a\n") for at in (0, 512, 1024, 2048)),
             passing=("isolate",),
@@ -291,7 +292,7 @@ FORMATS: dict[str, Format] = {
             "a folder that is a Zarr array or group; an array is a field",
             ("folder",),
             ("dataset", "fields", "label", "fill"),
-            "column_choice.normalize_array_options",
+            "options.normalize_arrays",
             folder="zarr.is_array_or_group",
         ),
         Format(
@@ -299,7 +300,7 @@ FORMATS: dict[str, Format] = {
             "Parquet; a column is a field, decoded by row groups (needs pyarrow)",
             _ANYWHERE,
             ("fields", "label", "nulls"),
-            "column_choice.normalize_table_options",
+            "options.normalize_columns",
             magic=((0, b"PAR1"),),
         ),
     )

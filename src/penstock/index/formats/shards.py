@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -175,10 +175,3 @@ def check_any(files: Files, count: int, what: str) -> None:
     if not count:
         more = f" and the {len(files) - 1:,} files beside it hold" if len(files) > 1 else " holds"
         raise FormatError(f"{files.path(0)}{more} no {what}: check the path")
-
-
-def normalize_extensions(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options, with the extensions as a list."""
-    if "extensions" not in options:
-        return dict(options)
-    return {**options, "extensions": list(options["extensions"])}

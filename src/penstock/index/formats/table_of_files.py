@@ -19,7 +19,6 @@ Options:
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import os
 import re
@@ -38,7 +37,7 @@ from ..fields import Field
 from ..json_fields import import_loads, is_rounded
 from ..layout import RowTable
 from ..table import Index
-from . import column_choice, listing, parquet
+from . import column_choice, listing, options, parquet
 from .shards import Columns, Scan
 
 _RESERVED = ("data", "__key__", "__id__", "__epoch__", "__rng__", "key", "bytes", "source", "pass")
@@ -54,21 +53,18 @@ class _Table(NamedTuple):
     lines: Sequence[int] | None
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    normalized = {name: value for name, value in options.items() if value is not None}
-    if not isinstance(normalized.get("files"), str):
-        raise UsageError(f"files is {normalized.get('files')!r}: name the column of the paths")
-    columns = normalized.get("columns")
-    if columns is not None:
-        names = [columns] if isinstance(columns, str) else columns
-        if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-            raise UsageError(f"columns is {columns!r:.100}: give names of columns, in a list")
-        normalized["columns"] = list(dict.fromkeys(names))
-    if not isinstance(normalized.get("label", ""), str):
-        raise UsageError(f"label is {normalized['label']!r}: give the name of a column, or ''")
-    column_choice.check_switch(normalized, "outside", False)
-    return normalized
+    name = options.text("the name of a column")
+    if given.get("files") is None:
+        raise UsageError("a table is opened by files=: name the column of the paths")
+    return options.normalize(
+        given,
+        files=name,
+        columns=options.texts("names of columns, in a list", name),
+        label=options.text("the name of a column, or ''"),
+        outside=options.one_of(False, True),
+    )
 
 
 def build(
@@ -80,7 +76,7 @@ def build(
     wanted = None if columns is None else [files, *columns, *([label] if label else [])]
     table = _read_table(scan.store, source, wanted)
     for name in wanted or [files, *([label] if label else [])]:
-        _check_known(path, name, table.columns)
+        column_choice.check_known(path, name, table.columns)
 
     def locate(row: int) -> str:
         if table.lines is None:
@@ -118,13 +114,6 @@ def build(
         label_column=labels,
         attributes=made,
     )
-
-
-def _check_known(path: str, name: str, columns: Mapping[str, Any]) -> None:
-    if name not in columns:
-        near = difflib.get_close_matches(name, columns, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"{path} has no column {name!r}: {hint}it has {', '.join(columns)}")
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -178,7 +167,7 @@ def _read_separated(path: str, data: bytes, wanted: Sequence[str] | None) -> _Ta
     kept = [n for n, name in enumerate(header) if wanted is None or name in wanted]
     if wanted is not None:
         for name in wanted:
-            _check_known(path, name, dict.fromkeys(header))
+            column_choice.check_known(path, name, dict.fromkeys(header))
     return _Table({header[n]: [row[n] for row in rows] for n in kept}, lines)
 
 

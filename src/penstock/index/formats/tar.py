@@ -25,7 +25,7 @@ from ...extent import Files, Int, Names
 from ..fields import Field
 from ..layout import RowTable
 from ..table import Index
-from . import shards, unsupported
+from . import options, shards, unsupported
 from .image_annotations import IMAGE, IMAGE_SUFFIXES
 from .shards import Scan
 
@@ -33,13 +33,6 @@ _LABEL = "cls"
 _IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 _TEXTS = {"txt": ("text", "text"), "json": ("json", "json")}
 """Name and kind of the field that an extension of a pair becomes."""
-_CHOICES = {
-    "missing": ("error", "empty"),
-    "duplicates": ("error", "all"),
-    "ignore_zeros": (False, True),
-    "end": ("required", "optional"),
-}
-"""Values of options, the default first."""
 
 
 class TarShard(NamedTuple):
@@ -70,24 +63,26 @@ class TarShard(NamedTuple):
         return offset, length
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form: fields as a mapping from name to alternatives."""
-    normalized = dict(options)
-    for option, choices in _CHOICES.items():
-        if normalized.get(option, choices[0]) not in choices:
-            shown = " or ".join(map(repr, choices))
-            raise UsageError(f"{option} is {normalized[option]!r}: use {shown}")
-    if normalized.get("fields") is not None:
-        normalized["fields"] = _normalize_fields(normalized["fields"])
-    label = normalized.get("label")
-    if label is not None and not isinstance(label, str):
-        raise UsageError(f"label is {label!r}: name an extension, such as 'cls', or '' for none")
-    if label is not None:
-        normalized["label"] = label.lower().lstrip(".")
-    return shards.normalize_extensions(normalized)
+    return options.normalize(
+        given,
+        fields=_normalize_fields,
+        label=_normalize_label,
+        missing=options.one_of("error", "empty"),
+        duplicates=options.one_of("error", "all"),
+        ignore_zeros=options.one_of(False, True),
+        end=options.one_of("required", "optional"),
+        extensions=options.EXTENSIONS,
+    )
 
 
-def _normalize_fields(fields: Any) -> dict[str, list[str]]:
+def _normalize_label(name: str, value: Any) -> str:
+    check = options.text("an extension, such as 'cls', or '' for none")
+    return str(check(name, value)).lower().lstrip(".")
+
+
+def _normalize_fields(_: str, fields: Any) -> dict[str, list[str]]:
     """Return the alternatives of each field; the first names it if it has no name of its own."""
     normalized: dict[str, list[str]] = {}
     try:
@@ -166,14 +161,14 @@ def build(
     return Index("tar", files, parts, tuple(layouts), sources, classes, labels, keys)
 
 
-def build_pairs(scan: Scan, **options: Any) -> Index:
+def build_pairs(scan: Scan, **settings: Any) -> Index:
     """The index of pairs of image and text (format "clip"), as CLIP and its successors train on.
 
     The image, the text (`.txt`) and, where there is one, the document of JSON of a key are the
     fields "image" (bytes), "text" (str) and "json" (parsed). Other files that every sample has keep
     their names. Texts are read with the batch, not indexed.
     """
-    index = build(scan, **options)
+    index = build(scan, **settings)
     names = [part.name for part in index.fields]
     images = [name for name in names if name in _IMAGES]
     if "txt" not in names:
@@ -189,7 +184,7 @@ def build_pairs(scan: Scan, **options: Any) -> Index:
     if not images:  # some samples have one kind, and some another
         fields = {IMAGE: list(_IMAGES)}
         fields |= {name: [name] for name in names if name not in images}
-        index = build(scan, fields=fields, **options)
+        index = build(scan, fields=fields, **settings)
     parts = []
     for part in index.fields:
         name, text = _TEXTS.get(part.name, (part.name, ""))
@@ -198,9 +193,9 @@ def build_pairs(scan: Scan, **options: Any) -> Index:
     return replace(index, format="clip", fields=tuple(parts), fingerprint="")
 
 
-def _walk_archive(source: StoreFile, options: Mapping[str, Any]) -> TarShard:
+def _walk_archive(source: StoreFile, settings: Mapping[str, Any]) -> TarShard:
     unsupported.refuse_compressed(source, "tar archive")
-    columns = source.walk("tar", **options)
+    columns = source.walk("tar", **settings)
     extensions = Names(columns["extension_text"], columns["extension_ends"])
     return TarShard(
         Names(columns["key_text"], columns["key_ends"]),

@@ -22,10 +22,9 @@ from ...extent import Files, Int
 from ..fields import SUMS_FIELD, Field, mask_crc
 from ..layout import RowTable
 from ..table import Index
-from . import shards, unsupported
+from . import options, shards, unsupported
 from .shards import Scan
 
-_CHECKS = ("none", "length", "all")
 _KINDS = ("absent", "bytes", "floats", "integers")
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
 _COLUMNS = ("kind", "values", "offset", "length", "value")
@@ -50,29 +49,18 @@ class TfRecords(NamedTuple):
     features: dict[str, RecordFeature]
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    normalized = dict(options)
-    if normalized.get("check", "length") not in _CHECKS:
-        raise UsageError(f"check is {normalized['check']!r}: use one of {', '.join(_CHECKS)}")
-    example = normalized.get("example", {})
-    if not isinstance(example, Mapping) or not all(
-        isinstance(name, str) and name and isinstance(feature, str) and feature
-        for name, feature in example.items()
-    ):
-        raise UsageError(f"example is {example!r}: give {{field: feature}}")
-    if not isinstance(normalized.get("verify", False), bool):
-        raise UsageError(f"verify is {normalized['verify']!r}: use True or False")
-    if not normalized.get("verify"):
-        normalized.pop("verify", None)
-    elif example:
+    if given.get("verify") and given.get("example"):
         raise UsageError("verify=True is of whole records: leave example= out")
-    if "example" in normalized:
-        normalized["example"] = dict(example)
-    label = normalized.get("label")
-    if label is not None and (not isinstance(label, str) or not label):
-        raise UsageError(f"label is {label!r}: name a feature, such as 'image/class/label'")
-    return shards.normalize_extensions(normalized)
+    return options.normalize(
+        given,
+        check=options.one_of("none", "length", "all", is_kept=True),
+        verify=options.one_of(False, True),
+        example=options.paths,
+        label=options.text("the name of a feature, such as 'image/class/label'", 1),
+        extensions=options.EXTENSIONS,
+    )
 
 
 def sniff(head: bytes, name: str) -> bool:

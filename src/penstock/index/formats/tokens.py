@@ -30,13 +30,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...arguments import check_whole
 from ...engine.store import Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, joined, unseen
 from ..fields import Field
 from ..layout import Fixed, Layout
 from ..table import Index
+from . import options
 from .shards import Scan, lay_out_extents, lay_out_pieces, list_names, number_first
 
 _LLMC_BYTES = 1024
@@ -52,36 +52,33 @@ class TokenRuns(NamedTuple):
     tokens: Int
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    normalized = dict(options)
-    if "window" in options:
-        normalized["window"] = check_whole("window", options["window"], 1, _COUNT_MAX)
-    return normalized
+    return options.normalize(given, window=options.whole(1, _COUNT_MAX))
 
 
-def normalize_flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_flat_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of flat files in canonical form."""
-    if ("window" in options) == ("eos" in options):
+    if ("window" in given) == ("eos" in given):
         raise UsageError("flat tokens need either window= or eos=: see `penstock formats`")
-    normalized = normalize_options(options)
-    if "eos" in options:
-        normalized["eos"] = check_whole("eos", options["eos"], 0, (1 << 63) - 1)
-    if "dtype" in options:
-        try:
-            dtype = np.dtype(options["dtype"])
-        except (TypeError, ValueError):
-            dtype = np.dtype(object)
-        if dtype.kind not in "iuf" or dtype.itemsize > 8:
-            raise UsageError(f"dtype is {options['dtype']!r}: tokens are such as 'uint16'")
-        normalized["dtype"] = dtype.str
-    if "header_bytes" in options:
-        normalized["header_bytes"] = check_whole(
-            "header_bytes", options["header_bytes"], 0, _COUNT_MAX
-        )
-    if "extensions" in options:
-        normalized["extensions"] = list(options["extensions"])
-    return normalized
+    return options.normalize(
+        given,
+        window=options.whole(1, _COUNT_MAX),
+        eos=options.whole(0, (1 << 63) - 1),
+        dtype=_normalize_dtype,
+        header_bytes=options.whole(0, _COUNT_MAX),
+        extensions=options.EXTENSIONS,
+    )
+
+
+def _normalize_dtype(name: str, value: Any) -> str:
+    try:
+        dtype = np.dtype(value)
+    except (TypeError, ValueError):
+        dtype = np.dtype(object)
+    if dtype.kind not in "iuf" or dtype.itemsize > 8:
+        raise UsageError(f"{name} is {value!r}: tokens are such as 'uint16'")
+    return str(dtype.str)
 
 
 def build(
