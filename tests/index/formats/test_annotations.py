@@ -21,8 +21,8 @@ import penstock.convert
 from penstock import limits
 from penstock.errors import FormatError, MissingError, PenstockError, UsageError
 from penstock.index.formats.coco import parse_sheet as parse_coco
+from penstock.index.formats.image_annotations import JsonLists
 from penstock.index.formats.image_json import parse_object
-from penstock.index.formats.json_lists import JsonLists
 from penstock.index.formats.voc import parse_sheet as parse_voc
 
 from .annotated import (

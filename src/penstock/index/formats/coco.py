@@ -24,15 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.store import Progress, Store
+from ...engine.store import Store
 from ...errors import FormatError, UsageError
 from ...extent import Int, unseen
 from ..attributes import Attribute, AttributeKind
 from ..table import Index
-from . import image_annotations
-from .image_annotations import EntryColumn, check_below, check_distinct, show
-from .json_lists import JsonLists
-from .shards import Columns, Scan
+from . import image_annotations, options
+from .image_annotations import EntryColumn, JsonLists, check_distinct, show
+from .shards import Columns, Scan, check_below
 
 _KINDS = ("instances", "person_keypoints", "captions")
 _STANDARD = re.compile(rf"annotations/({'|'.join(_KINDS)})_([^/]+)\.json")
@@ -80,22 +79,16 @@ class Sheet:
     texts: list[bytes] = field(default_factory=list)
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    normalized = image_annotations.normalize_fields(image_annotations.normalize_missing(options))
-    split = normalized.get("split")
-    if split is not None and (not isinstance(split, str) or not split or "/" in split):
-        raise UsageError(f"split is {split!r}: give a name, such as 'train2017'")
-    image_annotations.check_names(normalized, "images")
-    names = normalized.get("annotations")
-    if names is not None:
-        names = [names] if isinstance(names, str) else names
-        if not isinstance(names, Sequence) or not names or len(set(names)) < len(names):
-            raise UsageError(f"annotations is {names!r}: give kinds or names of files, each once")
-        for name in names:
-            image_annotations.check_names({"annotations": name}, "annotations")
-        normalized["annotations"] = list(names)
-    return normalized
+    return options.normalize(
+        given,
+        split=options.below,
+        annotations=options.texts("kinds or names of files", options.below, 1),
+        images=options.below,
+        missing=options.one_of("error", "skip"),
+        fields=options.texts("names in a list", options.text("names in a list", 1)),
+    )
 
 
 def is_dataset(store: Store) -> bool:
@@ -111,13 +104,9 @@ def _list_files(store: Store) -> dict[str, dict[str, str]]:
         beside = [] if names else store.match(f"*/{_BESIDE}")
     except UsageError:  # the store has no listings
         return {}
-    for name in names:
-        match = _STANDARD.fullmatch(name)
-        if match is not None:
-            splits.setdefault(match[2], {})[match[1]] = name
-    for name in beside:
-        splits[posixpath.dirname(name)] = {"instances": name}
-    return splits
+    for match in filter(None, map(_STANDARD.fullmatch, names)):
+        splits.setdefault(match[2], {})[match[1]] = match[0]
+    return splits | {posixpath.dirname(name): {"instances": name} for name in beside}
 
 
 def build(
@@ -129,82 +118,59 @@ def build(
     fields: Columns = None,
 ) -> Index:
     """The index of the images of one split, with the annotations of one or several files."""
-    names, chosen = _choose_files(scan.store, split, annotations)
+    store = scan.store
+    names, chosen = _choose_files(store, split, annotations)
     folders = set()
     if split is None or annotations is None:  # another file would change what is chosen
-        folders.add(image_annotations.find_folder(scan.store, ["annotations"]))
-    with image_annotations.pause_collector():
-        return _build(scan.store, names, chosen, images, missing, fields, scan.progress, folders)
-
-
-def _build(
-    store: Store,
-    names: Sequence[str],
-    split: str,
-    images: str | None,
-    missing: str,
-    fields: Sequence[str] | None,
-    progress: Progress | None,
-    folders: set[str],
-) -> Index:
+        folders.add(image_annotations.find_folder(store, ["annotations"]))
     read = store.stat(names)
-    sheets = [
-        parse_sheet(
-            read.path(number),
-            functools.partial(store.read, read.name(number)),
-            missing == "skip",
-            fields is None or "segmentations" in fields,
+    outlined = fields is None or "segmentations" in fields
+    with image_annotations.pause_collector():
+        sheets = [
+            parse_sheet(
+                read.path(number), functools.partial(store.read, name), missing == "skip", outlined
+            )
+            for number, name in enumerate(names)
+        ]
+        listed = sheets[0].images
+        for number, sheet in enumerate(sheets):
+            if any(list(sheet.images[key]) != list(listed[key]) for key in ("id", "file_name")):
+                raise FormatError(f"{read.path(number)} lists other images than {read.path(0)}")
+        kinds = ["captions" if sheet.has_captions else "boxes" for sheet in sheets]
+        for kind in set(kinds):
+            if kinds.count(kind) > 1:
+                count = f"{kinds.count(kind)} files with {kind}"
+                raise UsageError(f"annotations= names {count}: choose one")
+        folder = images
+        if folder is None:
+            folder = _find_folder(store, names[0], chosen, listed["file_name"][:8])
+        files, kept = image_annotations.find_images(
+            scan,
+            [posixpath.join(folder, name) for name in listed["file_name"]],
+            lambda row: f"{read.path(0)}: images[{row}] (id {listed['id'][row]})",
+            missing,
         )
-        for number in range(len(read))
-    ]
-    first = sheets[0]
-    for number, sheet in enumerate(sheets[1:], 1):
-        if any(list(sheet.images[key]) != list(first.images[key]) for key in ("id", "file_name")):
-            raise FormatError(f"{read.path(number)} lists other images than {read.path(0)}")
-    for kind, number in (
-        ("captions", sum(sheet.has_captions for sheet in sheets)),
-        ("boxes", sum(not sheet.has_captions for sheet in sheets)),
-    ):
-        if number > 1:
-            raise UsageError(f"annotations= names {number} files with {kind}: choose one")
-    folder = _find_folder(store, names[0], split, images, first)
-    files, kept = image_annotations.find_images(
-        store,
-        [posixpath.join(folder, name) for name in first.images["file_name"]],
-        lambda row: f"{read.path(0)}: images[{row}] (id {first.images['id'][row]})",
-        missing,
-        progress,
-    )
-    attributes: list[Attribute] = []
-    categories: list[tuple[int, str]] | None = None
-    for sheet in sheets:
-        order, ends = _sort_entries(sheet, kept)
-        if sheet.has_captions:
-            attributes.append(_join_texts("captions", "json", sheet, order, ends))
-            continue
-        categories = sheet.categories
-        attributes += _make_boxes(sheet, order, ends)
-        if fields is None or "segmentations" in fields:
-            attributes.append(_join_texts("segmentations", "text", sheet, order, ends))
+        attributes: list[Attribute] = []
+        classes: list[str] | None = None
+        for sheet in sheets:
+            order, ends = _sort_entries(sheet, kept)
+            if sheet.has_captions:
+                attributes.append(_join_texts("captions", "json", sheet, order, ends))
+                continue
+            classes = [name for _, name in sheet.categories]
+            attributes += _make_boxes(sheet, order, ends)
+            if outlined:
+                attributes.append(_join_texts("segmentations", "text", sheet, order, ends))
     columns = {"image_id": "id", "width": "width", "height": "height"}
-    attributes += [
-        Attribute(name, "numbers", first.images[key][kept]) for name, key in columns.items()
-    ]
+    attributes += [Attribute(name, "numbers", listed[key][kept]) for name, key in columns.items()]
+    attributes = image_annotations.choose_fields(attributes, fields, read.path(0))
     folders |= {posixpath.dirname(files.name(row)) for row in range(len(files))}
     return image_annotations.make_index(
-        store,
-        "coco",
-        files,
-        image_annotations.choose_fields(attributes, fields, read.path(0)),
-        read,
-        None if categories is None else [name for _, name in categories],
-        sorted(folders),
+        store, "coco", files, attributes, read, sorted(folders), classes
     )
 
 
-def _choose_files(
-    store: Store, split: str | None, wanted: Sequence[str] | None
-) -> tuple[list[str], str]:
+def _choose_files(store: Store, split: str | None, wanted: Columns) -> tuple[list[str], str]:
     """Choose the files to parse. Returns them and the split."""
     if wanted is not None and not set(wanted) & set(_KINDS):
         return list(wanted), split or ""
@@ -224,17 +190,13 @@ def _choose_files(
     return [there.get(kind, kind) for kind in kinds], split
 
 
-def _find_folder(store: Store, file: str, split: str, images: str | None, sheet: Sheet) -> str:
+def _find_folder(store: Store, file: str, split: str, few: Sequence[str]) -> str:
     """Find the folder of the images: the first of the usual ones that has one of the first few."""
-    if images is not None:
-        return images
     if posixpath.basename(file) == _BESIDE:
         return posixpath.dirname(file)
     folders = [split, f"images/{split}", "images", ""] if split else ["images", ""]
-    few = sheet.images["file_name"][:8]
     names = [posixpath.join(folder, name) for folder in folders for name in few]
-    _, errors = store.probe(unseen(store.root, names))
-    there = np.flatnonzero(errors == 0)
+    there = np.flatnonzero(store.probe(unseen(store.root, names))[1] == 0)
     return folders[int(there[0]) // len(few)] if len(there) else folders[0]
 
 
@@ -304,7 +266,7 @@ def parse_sheet(
         raise FormatError(f"{path}: categories is {lists.others['categories']}, no list")
     images = _read_columns(f"{path}: images", _IMAGE, _batch(lists.parse("images")))
     images["file_name"] = [
-        check_below(path, f"images[{row}]: file_name", name)
+        check_below(f"{path}: images[{row}]: file_name: ", name)
         for row, name in enumerate(images["file_name"])
     ]
     for key in ("id", "file_name"):
@@ -333,10 +295,11 @@ def _parse_categories(path: str, lists: JsonLists) -> tuple[list[tuple[int, str]
 
 def _batch(entries: Iterator[Any]) -> Iterator[tuple[int, list[Any]]]:
     """Cut entries into batches, each with the number of its first."""
-    first = 0
-    while batch := list(itertools.islice(entries, _BATCH)):
+    for first in itertools.count(0, _BATCH):
+        batch = list(itertools.islice(entries, _BATCH))
+        if not batch:
+            return
         yield first, batch
-        first += len(batch)
 
 
 def _read_columns(
@@ -387,23 +350,20 @@ def _parse_annotations(
 def _take_outlines(
     where: str, entries: Iterator[Any], texts: list[bytes] | None
 ) -> Iterator[Mapping[str, Any]]:
-    """Take the outline, most of an entry, out of each; `texts` gets them as JSON."""
+    """Take the outline, polygons or a mask and most of an entry, out of each; `texts` gets them as
+    JSON."""
     for row, entry in enumerate(entries):
-        if isinstance(entry, dict):
-            outline = entry.pop("segmentation", None)
-            if texts is not None:
-                texts.append(_dump_outline(f"{where}[{row}]", outline))
+        outline = entry.pop("segmentation", None) if isinstance(entry, dict) else None
+        if texts is not None:
+            try:
+                if outline is not None and not isinstance(outline, list | dict):
+                    raise ValueError
+                text = json.dumps(outline, separators=(",", ":"), allow_nan=False)
+            except (ValueError, RecursionError):  # a number that is not finite
+                what = f"segmentation is {show(outline)}, no outline: correct it"
+                raise FormatError(f"{where}[{row}]: {what}") from None
+            texts.append(text.encode())
         yield entry
-
-
-def _dump_outline(where: str, outline: Any) -> bytes:
-    """Return polygons or a run-length encoded mask as JSON."""
-    try:
-        if outline is None or isinstance(outline, list | dict):
-            return json.dumps(outline, separators=(",", ":"), allow_nan=False).encode()
-    except (ValueError, RecursionError):
-        pass  # a number that is not finite
-    raise FormatError(f"{where}: segmentation is {show(outline)}, no outline: correct it")
 
 
 def _find_numbers(ids: Int, wanted: Int) -> tuple[Int, Any]:

@@ -7,31 +7,32 @@ written to makes the index stale.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import gc
 import itertools
 import json
 import math
+import re
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ... import limits
-from ...engine.store import Progress, Store
+from ...engine.store import Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, joined, unseen
 from ..attributes import Attribute
 from ..fields import Field
 from ..layout import RowTable
 from ..table import Index
-from . import shards
+from .shards import Columns, Scan
 
 IMAGE = "image"
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-MISSING = ("error", "skip")
 RESERVED = (IMAGE, "__key__", "__id__", "__epoch__", "__rng__", "source", "pass")
 """Names that no attribute has, since samples and batches have them already."""
 
@@ -42,7 +43,6 @@ _KINDS: dict[str, tuple[set[type], Any]] = {
     "flag (0 or 1)": ({int, bool}, np.int64),
     "text": ({str}, None),
 }
-_NOT_SO = (ValueError, TypeError, OverflowError)
 
 
 class EntryColumn(NamedTuple):
@@ -67,26 +67,23 @@ class EntryColumn(NamedTuple):
         """
         try:
             return self._convert([entry.get(self.key, self.default) for entry in entries])
-        except (AttributeError, *_NOT_SO):
-            for row, entry in enumerate(entries, first):
-                self._check(f"{where}[{row}]", entry)
-            raise
-
-    def _check(self, where: str, entry: Any) -> None:
+        except (AttributeError, ValueError, TypeError, OverflowError):
+            if len(entries) > 1:
+                for row, entry in enumerate(entries, first):
+                    self.read(where, [entry], row)
+                raise
+        (entry,) = entries
         if not isinstance(entry, dict):
-            raise FormatError(f"{where} is {show(entry)}, no object: take it out")
-        value = entry.get(self.key, self.default)
-        try:
-            self._convert([value])
-        except _NOT_SO:
-            wanted = f"{self.width} of kind {self.kind}" if self.width else self.kind
-            raise FormatError(
-                f"{where} (id {show(entry.get('id'))}): {self.key} is {show(value)}, no {wanted}: "
-                f"correct or remove it"
-            ) from None
+            raise FormatError(f"{where}[{first}] is {show(entry)}, no object: take it out")
+        wanted = f"{self.width} of kind {self.kind}" if self.width else self.kind
+        value = show(entry.get(self.key, self.default))
+        raise FormatError(
+            f"{where}[{first}] (id {show(entry.get('id'))}): {self.key} is {value}, no {wanted}: "
+            f"correct or remove it"
+        )
 
     def _convert(self, values: list[Any]) -> Any:
-        """Convert values; an error of `_NOT_SO` if one is not of this kind."""
+        """Convert values; TypeError, ValueError or OverflowError if one is not of this kind."""
         types, dtype = _KINDS[self.kind]
         if self.width:
             if set(map(type, values)) - {list} or set(map(len, values)) - {self.width}:
@@ -117,35 +114,6 @@ def check_distinct(where: str, key: str, values: Any) -> None:
         )
 
 
-def normalize_missing(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are given; `missing` is checked."""
-    normalized = {name: value for name, value in options.items() if value is not None}
-    if normalized.get("missing", "error") not in MISSING:
-        raise UsageError(f"missing is {normalized['missing']!r}: use 'error' or 'skip'")
-    if normalized.get("missing") == "error":
-        del normalized["missing"]
-    return normalized
-
-
-def check_names(options: Mapping[str, Any], *names: str) -> None:
-    """Check that options are names below the data set: no absolute paths, and none with '..'."""
-    for name in names:
-        value = options.get(name)
-        if value is None:
-            continue
-        inside = isinstance(value, str) and value and not value.startswith("/")
-        if not inside or ".." in value.split("/") or "\0" in value:
-            raise UsageError(f"{name} is {value!r}: give a name below the folder that is opened")
-
-
-def read_whole(store: Store, files: Files, number: int) -> bytes:
-    """Read a whole list of names; FormatError if it is too large."""
-    size = int(files.size[number])
-    if size > limits.annotation_file_bytes_max:
-        raise FormatError(f"{files.path(number)} has {size:,} bytes: divide the list")
-    return store.read(files.name(number), 0, size)
-
-
 @contextlib.contextmanager
 def pause_collector() -> Iterator[None]:
     """Pause the collector of garbage while millions of parsed entries, without cycles, are made:
@@ -159,14 +127,6 @@ def pause_collector() -> Iterator[None]:
             gc.enable()
 
 
-def parse_document(path: str, data: bytes) -> Any:
-    """Parse a document of JSON; FormatError that names the file and the place."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path} is no JSON ({error}): fetch or write it again") from None
-
-
 def is_whole(value: Any) -> bool:
     """True for a whole number of 64 bits."""
     return type(value) is int and -(1 << 63) <= value < 1 << 63
@@ -177,27 +137,27 @@ def show(value: Any) -> str:
     return reprlib.repr(value)
 
 
+# -- images ----------------------------------------------------------------------------------------
+
+
 def find_images(
-    store: Store,
-    names: Sequence[str],
-    describe: Callable[[int], str],
-    missing: str,
-    progress: Progress | None,
+    scan: Scan, names: Sequence[str], describe: Callable[[int], str], missing: str
 ) -> tuple[Files, list[int]]:
     """Find the files of images. Returns their table, and the rows of `names` that exist.
 
     describe:  says which entry names a row, as the start of an error's message.
     missing:   "skip" leaves out what does not exist; else it is a MissingError.
     """
-    files, errors = store.probe(unseen(store.root, names), progress)
-    gone = np.flatnonzero((errors == errno.ENOENT) | (errors == errno.ENOTDIR))
-    if len(gone) and missing != "skip":
-        row = int(gone[0])
+    store = scan.store
+    files, errors = store.probe(unseen(store.root, names), scan.progress)
+    is_gone = (errors == errno.ENOENT) | (errors == errno.ENOTDIR)
+    for row in np.flatnonzero(is_gone)[:1].tolist() if missing != "skip" else ():
+        count = f"({np.count_nonzero(is_gone):,} in all)"
         raise MissingError(
-            f"{describe(row)}: {files.path(row)} does not exist ({len(gone):,} in all): fetch the "
-            f"images, or give missing='skip' to leave such out"
+            f"{describe(row)}: {files.path(row)} does not exist {count}: fetch the images, or give "
+            f"missing='skip' to leave such out"
         )
-    kept = np.flatnonzero((errors != errno.ENOENT) & (errors != errno.ENOTDIR)).tolist()
+    kept = np.flatnonzero(~is_gone).tolist()
     if not kept:
         raise MissingError(f"{store.root}: none of the {len(names):,} images exists")
     return store.stat([names[row] for row in kept], lambda row: f"{describe(kept[row])}: "), kept
@@ -222,8 +182,8 @@ def make_index(
     images: Files,
     attributes: Sequence[Attribute],
     read: Files,
+    folders: Sequence[str],
     classes: Sequence[str] | None = None,
-    folders: Sequence[str] = (),
     label_column: Any = None,
 ) -> Index:
     """Make the index of images and their attributes.
@@ -231,25 +191,22 @@ def make_index(
     read:     the files of annotations.
     folders:  folders in which a new file would change the data set.
     """
-    sources = joined(store.folders(sorted(set(folders))), read) if folders else read
     return Index(
-        format=format,
-        files=images,
-        fields=(Field(IMAGE, np.dtype(np.uint8), None),),
-        layouts=(RowTable(None, None, images.size),),
-        sources=sources,
-        classes=None if classes is None else tuple(classes),
-        label_column=label_column,
+        format,
+        images,
+        (Field(IMAGE, np.dtype(np.uint8), None),),
+        (RowTable(None, None, images.size),),
+        joined(store.folders(sorted(set(folders))), read),
+        None if classes is None else tuple(classes),
+        label_column,
         attributes=tuple(attributes),
     )
 
 
-def choose_fields(
-    attributes: Sequence[Attribute], fields: Sequence[str] | None, path: str
-) -> list[Attribute]:
+def choose_fields(attributes: list[Attribute], fields: Columns, path: str) -> list[Attribute]:
     """Choose the attributes that `fields` names; by default all."""
     if fields is None:
-        return list(attributes)
+        return attributes
     known = {attribute.name: attribute for attribute in attributes}
     for name in fields:
         if name not in known:
@@ -257,21 +214,134 @@ def choose_fields(
     return [known[name] for name in fields]
 
 
-def normalize_fields(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with `fields` as a list of names."""
-    fields = options.get("fields")
-    if fields is None:
-        return options
-    names = [fields] if isinstance(fields, str) else fields
-    if (
-        not isinstance(names, Sequence)
-        or not all(isinstance(name, str) and name for name in names)
-        or len(set(names)) < len(names)
-    ):
-        raise UsageError(f"fields is {fields!r}: give names in a list, each once")
-    return options | {"fields": list(names)}
+# -- large documents -------------------------------------------------------------------------------
+
+_NO_BLANK = re.compile(r"[^ \t\n\r]")
+_decode = json.JSONDecoder().raw_decode
 
 
-def check_below(path: str, entry: str, name: str) -> str:
-    """Check the name of an image's file that annotations give, and normalise it."""
-    return shards.check_below(f"{path}: {entry}: ", name)
+class JsonLists:
+    """The lists of the object that a document of JSON is, parsed element by element.
+
+    A parsed document takes several times the memory of its text. The text is read in pieces, and
+    the places are noted where the lists of the outermost object begin.
+
+    keys:    of the object, in the sequence of the file.
+    others:  the values that are no lists, as an error's message shows them.
+
+    fetch(offset, length) returns bytes of the file, fewer at its end. FormatError, with the place,
+    if the text is no JSON in UTF-8, no object, or has a key twice, of which one would be lost.
+    """
+
+    def __init__(self, path: str, fetch: Callable[[int, int], bytes]) -> None:
+        self._path, self._fetch = path, fetch
+        self.keys: list[str] = []
+        self.others: dict[str, str] = {}
+        self._begins: dict[str, int] = {}
+        text = _Text(path, fetch, 0)
+        if text.peek() == "\ufeff":
+            text.at += 1
+        if text.peek() != "{":
+            text.refuse("it is no object")
+        for _ in text.walk("}"):
+            key = text.parse()
+            if not isinstance(key, str):
+                text.refuse(f"{key!r:.80} stands where a key belongs")
+            if key in self.keys:
+                text.refuse(f"the key {key!r:.80} comes a second time: leave one of them")
+            self.keys.append(key)
+            text.want(":")
+            if text.peek() == "[":
+                self._begins[key] = text.offset()
+                for _ in text.walk("]"):
+                    text.parse()
+            else:
+                self.others[key] = show(text.parse())
+        if text.peek():
+            text.refuse("more comes after the object")
+
+    def __contains__(self, key: str) -> bool:
+        """True if the value of a key is a list."""
+        return key in self._begins
+
+    def parse(self, key: str) -> Iterator[Any]:
+        """Parse the elements of a list."""
+        text = _Text(self._path, self._fetch, self._begins[key])
+        for _ in text.walk("]"):
+            yield text.parse()
+
+
+class _Text:
+    """A part of the text, from `at` on what is still to be parsed."""
+
+    def __init__(self, path: str, fetch: Callable[[int, int], bytes], offset: int) -> None:
+        self._path, self._fetch, self._read = path, fetch, offset
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._is_whole = False
+        self.text, self.at = "", 0
+
+    def offset(self) -> int:
+        """Return the byte of the file at which `at` is."""
+        pending = len(self._decoder.getstate()[0])
+        return self._read - pending - len(self.text[self.at :].encode())
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise FormatError(f"{self._path}: at byte {self.offset():,} of the JSON: {reason}")
+
+    def peek(self) -> str:
+        """Return the next character that is no blank; "" at the end."""
+        while True:
+            found = _NO_BLANK.search(self.text, self.at)
+            self.at = len(self.text) if found is None else found.start()
+            if self.at < len(self.text) or not self._extend():
+                return self.text[self.at : self.at + 1]
+
+    def want(self, character: str) -> None:
+        if self.peek() != character:
+            self.refuse(f"{self.peek()!r} stands where {character!r} belongs")
+        self.at += 1
+
+    def walk(self, end: str) -> Iterator[None]:
+        """Step over the brackets and commas of an object or list; its parts are the caller's."""
+        self.peek()
+        self.at += 1
+        if self.peek() == end:
+            self.at += 1
+            return
+        while True:
+            yield
+            if self.peek() == end:
+                self.at += 1
+                return
+            self.want(",")
+
+    def parse(self) -> Any:
+        """Parse the value at `at`. One that ends near the text's end may go on: more is read."""
+        self.peek()
+        while True:
+            try:
+                value, end = _decode(self.text, self.at)
+                if end + 2 < len(self.text) or not self._extend():  # "1." and "1e+" may go on, too
+                    self.at = end
+                    return value
+            except RecursionError:
+                self.refuse("a value is nested too deeply")
+            except ValueError as error:
+                if not self._extend():
+                    self.at = getattr(error, "pos", self.at)
+                    self.refuse(getattr(error, "msg", str(error)))
+
+    def _extend(self) -> bool:
+        """Read more: as much again as is there, since what is there is parsed again."""
+        if self._is_whole:
+            return False
+        self.text, self.at = self.text[self.at :], 0
+        length = max(limits.annotation_piece_bytes, len(self.text))
+        data = self._fetch(self._read, length)
+        self._is_whole = len(data) < length
+        try:
+            self.text += self._decoder.decode(data, self._is_whole)
+        except UnicodeDecodeError as error:
+            raise FormatError(f"{self._path}: no JSON in UTF-8 ({error.reason})") from None
+        self._read += len(data)
+        return True

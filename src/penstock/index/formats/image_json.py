@@ -20,26 +20,28 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.store import Store
+from ...engine.store import Store, StoreFile
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Int, joined, unseen
 from ..attributes import Attribute, make_rows, make_texts
 from ..table import Index
-from . import image_annotations
+from . import image_annotations, options
 from .image_annotations import is_whole, show
-from .shards import Columns, Scan
+from .shards import Columns, Scan, number_classes
 
 _DOCUMENT_BYTES_MAX = 64 << 20
 _KEYS_MAX = 256
 _SUFFIX = ".json"
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    normalized = image_annotations.normalize_fields(image_annotations.normalize_missing(options))
-    if not isinstance(normalized.get("label", ""), str):
-        raise UsageError(f"label is {normalized['label']!r}: give a key, or '' for none")
-    return normalized
+    return options.normalize(
+        given,
+        fields=options.texts("names in a list", options.text("names in a list", 1)),
+        label=options.text("a key, or '' for none"),
+        missing=options.one_of("error", "skip"),
+    )
 
 
 def is_dataset(store: Store) -> bool:
@@ -63,66 +65,49 @@ def build(
     scan: Scan, fields: Columns = None, label: str | None = None, missing: str = "error"
 ) -> Index:
     """The index of all images below the folder, with what their documents say."""
+    store = scan.store
     listing = scan.list_folder((_SUFFIX, *image_annotations.IMAGE_SUFFIXES))
-    images: dict[str, int] = {}
-    documents: dict[str, int] = {}
-    for row in range(len(listing.files)):
-        stem, ending = posixpath.splitext(listing.files.name(row))
-        side = documents if ending.lower() == _SUFFIX else images
-        if stem in side:
-            other = listing.files.name(side[stem])
-            raise FormatError(f"{listing.files.path(row)} and {other} have one name: rename one")
-        side[stem] = row
+    images: dict[str, str] = {}
+    documents: dict[str, str] = {}
+    for name in map(listing.files.name, range(len(listing.files))):
+        stem, ending = posixpath.splitext(name)
+        other = (documents if ending.lower() == _SUFFIX else images).setdefault(stem, name)
+        if other != name:
+            raise FormatError(f"{store.root}/{name} and {other} have one name: rename one")
     both = [stem for stem in images if stem in documents]
     alone = sorted(images.keys() ^ documents.keys())
-    if (alone and missing != "skip") or not both:
-        raise _build_alone_error(scan.store.root, alone, images, len(both))
-    files = scan.store.stat([listing.files.name(images[stem]) for stem in both])
-    read = scan.store.stat([listing.files.name(documents[stem]) for stem in both])
-    values = scan.parse(read, lambda _, source: parse_object(source.path, _read(source)))
+    if alone and (missing != "skip" or not both):
+        what = "image has no document" if alone[0] in images else "document has no image"
+        counts = f"({len(alone):,} alone, {len(both):,} pairs)"
+        raise MissingError(
+            f"{store.root}/{alone[0]}: the {what} beside it {counts}: give missing='skip'"
+        )
+    files = store.stat([images[stem] for stem in both])
+    read = store.stat([documents[stem] for stem in both])
+    values = scan.parse(read, _read_object)
     classes, label_column, attributes = make_columns(read.path, values, label, fields)
     folders = [listing.folders.name(row) for row in range(len(listing.folders))]
+    sources = joined(read, files)
     return image_annotations.make_index(
-        scan.store,
-        "image_json",
-        files,
-        attributes,
-        joined(read, files),
-        classes,
-        folders,
-        label_column,
+        store, "image_json", files, attributes, sources, folders, classes, label_column
     )
 
 
-def _build_alone_error(
-    root: str, alone: Sequence[str], images: Mapping[str, int], pairs: int
-) -> Exception:
-    if not alone:
-        return FormatError(f"{root} holds no images with documents of JSON: check the path")
-    stem = alone[0]
-    what = "image has no document" if stem in images else "document has no image"
-    return MissingError(
-        f"{root}/{stem}: the {what} beside it ({len(alone):,} alone, {pairs:,} pairs): give "
-        f"missing='skip'"
-    )
-
-
-def _read(source: Any) -> bytes:
+def _read_object(_: int, source: StoreFile) -> dict[str, Any]:
     if source.size > _DOCUMENT_BYTES_MAX:
         raise FormatError(f"{source.path} has {source.size:,} bytes: no description of an image")
-    data: bytes = source.read(0, source.size)
-    return data
+    return parse_object(source.path, source.read(0, source.size))
 
 
 def parse_object(path: str, data: bytes) -> dict[str, Any]:
     """Parse the document of one image; FormatError unless it is an object of valid text."""
-    value = image_annotations.parse_document(path, data)
-    if not isinstance(value, dict):
-        raise FormatError(f"{path}: the document is {show(value)}, no object")
     try:
+        value = json.loads(data)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: a value is not of JSON ({error}): write it again") from None
+        raise FormatError(f"{path} is no JSON ({error}): fetch or write it again") from None
+    if not isinstance(value, dict):
+        raise FormatError(f"{path}: the document is {show(value)}, no object")
     return value
 
 
@@ -130,8 +115,8 @@ def make_columns(
     path: Callable[[int], str],
     values: Sequence[Mapping[str, Any]],
     label: str | None = None,
-    fields: Sequence[str] | None = None,
-) -> tuple[list[str] | None, Int | None, list[Attribute]]:
+    fields: Columns = None,
+) -> tuple[Sequence[str] | None, Int | None, list[Attribute]]:
     """Make columns of documents: classes and labels, None if there are none, and attributes.
 
     path:  function that names the file of a document in errors, by its number.
@@ -146,9 +131,7 @@ def make_columns(
     return classes, label_column, attributes
 
 
-def _choose_keys(
-    path: str, values: Sequence[Mapping[str, Any]], fields: Sequence[str] | None
-) -> list[str]:
+def _choose_keys(path: str, values: Sequence[Mapping[str, Any]], fields: Columns) -> list[str]:
     """Choose the keys that become attributes, in order of first appearance."""
     keys = list(dict.fromkeys(key for value in values for key in value))
     if fields is not None:
@@ -168,8 +151,8 @@ def _find_labels(
     path: Callable[[int], str],
     values: Sequence[Mapping[str, Any]],
     label: str | None,
-    fields: Sequence[str] | None,
-) -> tuple[list[str] | None, Int | None, str]:
+    fields: Columns,
+) -> tuple[Sequence[str] | None, Int | None, str]:
     """Find the labels: classes, numbers, and the key that gives them ("" if none does)."""
     if label == "" or (label is None and fields is not None and "label" in fields):
         return None, None, ""
@@ -178,9 +161,7 @@ def _find_labels(
     if all(map(is_whole, column)):
         return None, np.array(column, np.int64), key
     if all(isinstance(one, str) for one in column):
-        classes = sorted(set(column))
-        number = {name: row for row, name in enumerate(classes)}
-        return classes, np.array([number[one] for one in column], np.int64), key
+        return *number_classes(column), key
     if label is None:
         return None, None, ""
     row = next(row for row, one in enumerate(column) if not isinstance(one, str))

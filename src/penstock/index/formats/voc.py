@@ -19,12 +19,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from ... import limits
 from ...engine.store import Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import joined, unseen
 from ..attributes import Attribute, make_rows
 from ..table import Index
-from . import image_annotations
+from . import image_annotations, options
 from .image_annotations import EntryColumn, check_distinct
 from .shards import Columns, Scan
 
@@ -51,20 +52,21 @@ class VocSheet(NamedTuple):
     truncated: Sequence[int] = ()
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    normalized = image_annotations.normalize_fields(image_annotations.normalize_missing(options))
-    split = normalized.get("split")
-    if split is not None and (not isinstance(split, str) or not split or "/" in split):
-        raise UsageError(f"split is {split!r}: give the name of a list, such as 'train'")
-    return normalized
+    return options.normalize(
+        given,
+        split=options.below,
+        missing=options.one_of("error", "skip"),
+        fields=options.texts("names in a list", options.text("names in a list", 1)),
+    )
 
 
 def is_dataset(store: Store) -> bool:
     """True if the folder has the folders of images and annotations that VOC has."""
     if store.root.startswith("http"):
         return False
-    _, errors = store.probe(unseen(store.root, [_IMAGES, _SHEETS]))
+    errors = store.probe(unseen(store.root, [_IMAGES, _SHEETS]))[1]
     return bool((errors == errno.EISDIR).all()) and bool(store.match(f"{_SHEETS}/*.xml"))
 
 
@@ -72,63 +74,50 @@ def build(
     scan: Scan, split: str | None = None, missing: str = "error", fields: Columns = None
 ) -> Index:
     """The index of the images of a split, with their annotations."""
+    store = scan.store
     images: dict[str, str] = {}
-    for name in filter(_is_image, scan.store.match(f"{_IMAGES}/*")):
-        other = images.setdefault(_stem(name), name)
-        if other != name:
-            raise FormatError(f"{scan.store.root}/{name} and {other} have one name: rename one")
-    names = scan.store.match(f"{_SHEETS}/*.xml")
+    for name in store.match(f"{_IMAGES}/*"):
+        if name.lower().endswith(image_annotations.IMAGE_SUFFIXES):
+            other = images.setdefault(_stem(name), name)
+            if other != name:
+                raise FormatError(f"{store.root}/{name} and {other} have one name: rename one")
+    names = store.match(f"{_SHEETS}/*.xml")
     if not names:
-        raise FormatError(
-            f"{scan.store.root}/{_SHEETS} has no files of XML: open the folder above it"
-        )
-    files = scan.store.stat(names)
+        raise FormatError(f"{store.root}/{_SHEETS} has no files of XML: open the folder above it")
+    files = store.stat(names)
     parsed = scan.parse(files, lambda _, source: parse_file(source))
     sheets = dict(zip(map(_stem, names), parsed, strict=True))
-    listed, keys = _list_keys(scan.store, split, sorted(images.keys() | sheets.keys()))
+    listed, keys = _list_keys(store, split, sorted(images.keys() | sheets.keys()))
     table, kept = image_annotations.find_images(
-        scan.store,
+        scan,
         [images.get(key, f"{_IMAGES}/{key}.jpg") for key in keys],
-        lambda row: f"{scan.store.root}/{listed or _SHEETS}: {keys[row]!r}",
+        lambda row: f"{store.root}/{listed or _SHEETS}: {keys[row]!r}",
         missing,
-        scan.progress,
     )
-    rows = [sheets.get(keys[row]) for row in kept]
     classes = sorted({name for sheet in parsed for name in sheet.names})
-    attributes = _make_attributes(rows, {name: number for number, name in enumerate(classes)})
-    read = files if listed is None else joined(files, scan.store.stat([listed]))
+    attributes = _make_attributes([sheets.get(keys[row]) for row in kept], classes)
+    attributes = image_annotations.choose_fields(attributes, fields, store.root)
+    read = files if listed is None else joined(files, store.stat([listed]))
     folders = [_IMAGES, _SHEETS]
     if split is None:  # another list would change what is chosen, or that nothing has to be
-        folders.append(
-            image_annotations.find_folder(scan.store, [_SPLITS, posixpath.dirname(_SPLITS)])
-        )
-    return image_annotations.make_index(
-        scan.store,
-        "voc",
-        table,
-        image_annotations.choose_fields(attributes, fields, scan.store.root),
-        read,
-        classes,
-        folders,
-    )
+        lists = [_SPLITS, posixpath.dirname(_SPLITS)]
+        folders.append(image_annotations.find_folder(store, lists))
+    return image_annotations.make_index(store, "voc", table, attributes, read, folders, classes)
 
 
 def _stem(name: str) -> str:
     return posixpath.splitext(posixpath.basename(name))[0]
 
 
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(image_annotations.IMAGE_SUFFIXES)
-
-
-def _make_attributes(rows: Sequence[VocSheet | None], number: Mapping[str, int]) -> list[Attribute]:
+def _make_attributes(rows: Sequence[VocSheet | None], classes: list[str]) -> list[Attribute]:
     sheets = [sheet or VocSheet(0, 0) for sheet in rows]
+    number = {name: label for label, name in enumerate(classes)}
+    labels = [[number[name] for name in sheet.names] for sheet in sheets]
     columns = {
         "objects": [len(sheet.names) for sheet in sheets],
         "width": [sheet.width for sheet in sheets],
         "height": [sheet.height for sheet in sheets],
     }
-    labels = [[number[name] for name in sheet.names] for sheet in sheets]
     return [
         make_rows("boxes", [sheet.boxes for sheet in sheets], np.float32, (4,)),
         make_rows("labels", labels, np.int64, (), True),
@@ -160,11 +149,10 @@ def _list_keys(
     name = lists[split]
     if _has_flags(store, name):
         raise UsageError(f"{store.root}/{name} is of one class: open a list, and use where=")
-    return name, _parse_keys(f"{store.root}/{name}", _read_list(store, name))
-
-
-def _read_list(store: Store, name: str) -> bytes:
-    return image_annotations.read_whole(store, store.stat([name]), 0)
+    size = int(store.stat([name]).size[0])
+    if size > limits.annotation_file_bytes_max:
+        raise FormatError(f"{store.root}/{name} has {size:,} bytes: divide the list")
+    return name, _parse_keys(f"{store.root}/{name}", store.read(name, 0, size))
 
 
 def _has_flags(store: Store, name: str) -> bool:
