@@ -23,7 +23,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.index.formats import unsupported
+from penstock.index.formats import detection
 
 
 def refused(path: Path) -> str:
@@ -221,7 +221,7 @@ def test_what_is_read_is_not_foreign(tmp_path: Path) -> None:
 @example(b"\0\0", "x")
 def test_any_first_bytes(head: bytes, name: str) -> None:
     """However short a file is, something is said, or nothing."""
-    said = unsupported.describe_unsupported(head, name)
+    said = detection.describe_unsupported(head, name)
     assert said == "" or ", which penstock does not read: " in said
 
 
@@ -229,8 +229,8 @@ def test_bytes_of_no_kind() -> None:
     """Random bytes are of no kind, and FFCV is not every file that begins with a small number."""
     random = np.random.default_rng(0)
     assert all(
-        unsupported.describe_unsupported(b"\xaa" + random.bytes(4095), "x.bin") == ""
+        detection.describe_unsupported(b"\xaa" + random.bytes(4095), "x.bin") == ""
         for _ in range(99)
     )
     for head in (ffcv(fields=0), ffcv(page_bytes=4096), ffcv(page_bytes=3 << 21), ffcv(3)):
-        assert unsupported.describe_unsupported(head, "x.bin") == ""
+        assert detection.describe_unsupported(head, "x.bin") == ""

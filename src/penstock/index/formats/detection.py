@@ -1,6 +1,7 @@
 """Choice of the format for a place: by name, or by content.
 
-The content of a file decides its format, and the options only if the content does not.
+The content of a file decides its format, and the options only if the content does not. A file that
+no format takes is looked up among the kinds that are not read, for the message of the error.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import contextlib
 import difflib
 import errno
 import os
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...engine.store import Store
+from ...engine.store import Store, StoreFile
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import unseen
 from . import shards
@@ -24,23 +26,21 @@ _LOOKED_AT = 8
 """Number of files of a folder that are read to tell shards from samples."""
 _ANNOTATED = ("coco", "voc", "image_json")
 _OTHER_NAMES = {
-    "webdataset": "tar",
-    "wds": "tar",
-    "imagefolder": "tree",
-    "folder": "tree",
-    "files": "tree",
-    "csv": "table",
-    "tsv": "table",
-    "json": "jsonl",
-    "ndjson": "jsonl",
-    "h5": "hdf5",
-    "numpy": "npy",
-    "streaming": "mds",
-    "mosaic": "mds",
-    "bin": "records",
-    "mxnet": "recordio",
-    "feather": "arrow",
-    "voc2012": "voc",
+    name: format
+    for format, names in {
+        "arrow": "feather",
+        "hdf5": "h5",
+        "jsonl": "json ndjson",
+        "mds": "streaming mosaic",
+        "npy": "numpy",
+        "recordio": "mxnet",
+        "records": "bin",
+        "table": "csv tsv",
+        "tar": "webdataset wds",
+        "tree": "imagefolder folder files",
+        "voc": "voc2012",
+    }.items()
+    for name in names.split()
 }
 """Names by which people know formats."""
 
@@ -105,11 +105,8 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     if detected is not None and (place.kind == "file" or place.kind in FORMATS[detected].kinds):
         return detected
     path = place.path if place.kind == "file" else os.path.join(store.root, name)
-    if detected is None:
-        from .unsupported import describe_unsupported
-
-        if description := describe_unsupported(head, name):
-            raise FormatError(f"{path} is {description}")
+    if detected is None and (description := describe_unsupported(head, name)):
+        raise FormatError(f"{path} is {description}")
     raise FormatError(
         f"{path} is of no format that penstock knows{' in several files' if detected else ''} (it "
         f"starts with {head[:8]!r}): for binary records give record_bytes=, or dtype= and shape=; "
@@ -185,10 +182,146 @@ def _detect_folder(store: Store, extensions: Sequence[str]) -> str:
 def _find_some_names(store: Store, extensions: Sequence[str]) -> list[str]:
     """Find a few files of a folder, with these extensions if some are given."""
     names = store.some(_LOOKED_AT)
-    if not extensions:
-        return names
-    chosen = [name for name in names if name.lower().endswith(tuple(extensions))]
-    if chosen:
+    chosen = [name for name in names if name.lower().endswith(tuple(extensions) or "")]
+    if chosen or not extensions:
         return chosen
     files = store.scan(extensions).files
     return [files.name(file) for file in range(min(len(files), _LOOKED_AT))]
+
+
+# -- kinds that are not read -----------------------------------------------------------------------
+
+
+class UnsupportedKind(NamedTuple):
+    """One kind of file: its name, what to do instead, and how to recognise it.
+
+    shows:       pattern of the first bytes of such a file.
+    extensions:  endings of names that tell the kind if the bytes do not.
+    """
+
+    what: str
+    remedy: str
+    shows: bytes
+    extensions: tuple[str, ...] = ()
+
+
+_COMPRESSIONS = {
+    b"\x1f\x8b": ("gzip", "gunzip"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+    b"\xfd7zXZ": ("xz", "unxz"),
+    b"BZh": ("bzip2", "bunzip2"),
+    b"\x04\x22\x4d\x18": ("LZ4", "unlz4"),
+}
+_SAVE = "and write its arrays by numpy.save"
+_UNSUPPORTED = (
+    *(
+        UnsupportedKind(f"a file compressed by {name}", f"`{program}` it", re.escape(magic))
+        for magic, (name, program) in _COMPRESSIONS.items()
+    ),
+    UnsupportedKind(
+        "an FFCV file",
+        "open what it was made from, since folders of images, WebDataset tar and others are read "
+        "as they are (`penstock formats`)",
+        # a version, a number of fields, and pages of a power of two from 2 MiB on
+        rb"[\1\2]\0(?!\0\0)..(\0\0[\x20\x40\x80]\0|\0\0\0[\1\2\4\x08\x10\x20\x40\x80]).{16}",
+        (".beton",),
+    ),
+    UnsupportedKind(
+        "a file of torch.save",
+        f"load it by torch.load, {_SAVE}",
+        # an archive with a pickle in it; or, before torch 1.6, a pickle of its number
+        rb"PK\x03\x04.*/data\.pkl|\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19",
+    ),
+    UnsupportedKind(
+        "a safetensors file",
+        f"load it by safetensors.numpy.load_file, {_SAVE}",
+        rb".{3}[\0-\5]\0{4}\{",  # the length of a header of JSON, and the header
+    ),
+    UnsupportedKind(
+        "a pickle",
+        f"it may run any program when it is loaded; where you trust it, load it by pickle.load, "
+        f"{_SAVE}",
+        rb"\x80[\2-\5]",
+        (".pkl", ".pickle"),
+    ),
+    UnsupportedKind(
+        "a zip, 7-Zip or RAR archive",
+        "unpack it, and open the folder",
+        rb"PK\x03\x04|PK\x05\x06|7z\xbc\xaf\x27\x1c|Rar!\x1a\x07",
+    ),
+    UnsupportedKind(
+        "an SQLite database",
+        "write its rows as Parquet, by pandas.read_sql and DataFrame.to_parquet",
+        rb"SQLite format 3\0",
+    ),
+    UnsupportedKind(
+        "an ORC file",
+        "write it as Parquet, by pyarrow.orc.read_table and pyarrow.parquet.write_table",
+        rb"ORC",
+    ),
+    UnsupportedKind("an Avro file", "write its rows as Parquet", rb"Obj\x01"),
+    UnsupportedKind(
+        "a MATLAB file from before version 7.3",
+        f"save it as -v7.3, which is HDF5; or load it by scipy.io.loadmat, {_SAVE}",
+        rb"MATLAB 5\.0 MAT-file",
+    ),
+    UnsupportedKind(
+        "an IDX file (as of MNIST)",
+        "give what its header says, such as dtype='uint8', shape=(28, 28), header_bytes=16 for "
+        "images and dtype='uint8', shape=(), header_bytes=8 for labels",
+        rb"\0\0[\x08-\x0e][\1-\4]",
+    ),
+    UnsupportedKind(
+        "a single image",
+        "open the folder that it is in; for some images of a folder, or their labels, write their "
+        "paths into a text file in that folder, one (and its label) on each line, and open that",
+        rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|II\*\0|MM\0\*",
+    ),
+    UnsupportedKind(
+        "a table in text (CSV)",
+        "write it as Parquet, by pyarrow.csv.read_csv and pyarrow.parquet.write_table; or, if a "
+        "column names a file for each row, give that column, as by files='file_name'",
+        rb"(?!)",
+        (".csv", ".tsv"),
+    ),
+    UnsupportedKind(
+        "JSON",
+        "if each line is an object, give format='jsonl'; else write its rows as such lines, those "
+        "of a list by `jq -c '.[]'`",
+        rb'\s*(\{\s*["}]|\[\s*["\[{\d\]-])',
+        (".json",),
+    ),
+)
+
+
+def describe_unsupported(head: bytes, name: str) -> str:
+    """Describe a file that is not read, and what to do, for a message; "" if it is unknown."""
+    stem, extension = os.path.splitext(name.lower())
+    inner = os.path.splitext(stem)[1]
+    compression = find_compression(head)
+    if compression is not None:  # unpacking alone may lead to the next file that is not read
+        for kind in (kind for kind in _UNSUPPORTED if inner in kind.extensions):
+            return (
+                f"{kind.what}, compressed by {compression[0]}, which penstock does not read: "
+                f"`{compression[1]}` it, then {kind.remedy}"
+            )
+    shown = [kind for kind in _UNSUPPORTED if re.match(kind.shows, head, re.DOTALL)]
+    named = [kind for kind in _UNSUPPORTED if extension in kind.extensions]
+    for kind in (shown + named)[:1]:
+        return f"{kind.what}, which penstock does not read: {kind.remedy}"
+    return ""
+
+
+def find_compression(head: bytes) -> tuple[str, str] | None:
+    """Find the compression of a whole file, and the program that undoes it; None if there is
+    none."""
+    matches = (tools for magic, tools in _COMPRESSIONS.items() if head.startswith(magic))
+    return next(matches, None)
+
+
+def refuse_compressed(source: StoreFile, what: str) -> None:
+    """Refuse a file that is compressed as a whole (FormatError): it has no extents."""
+    compression = find_compression(source.read(0, 6))
+    if compression is not None:
+        name, program = compression
+        raise source.flaw(0, f"a {what} compressed by {name}: `{program}` it")

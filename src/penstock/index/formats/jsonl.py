@@ -37,7 +37,7 @@ from ..json_fields import (
 )
 from ..layout import Chunked, Pieces, RowTable
 from ..table import Index
-from . import jsonl_frames, shards, unsupported
+from . import detection, jsonl_frames, shards
 from . import options as options_of
 from .shards import Scan
 
@@ -73,7 +73,7 @@ def sniff(head: bytes, name: str) -> bool:
     lines = head.removeprefix(_BYTE_ORDER_MARK).lstrip().split(b"\n", 2)
     first = lines[0].rstrip()
     if named:
-        compressed = unsupported.find_compression(head) is not None
+        compressed = detection.find_compression(head) is not None
         return not (first == b"{" or first.startswith(b"[") or b"\0" in head or compressed)
     return len(lines) > 1 and lines[1].lstrip().startswith(b"{") and _is_object(first)
 
@@ -157,7 +157,7 @@ def _walk_file(source: StoreFile) -> FileLines | jsonl_frames.FileChunks:
         if len(chunks.offset):
             _check_end(source, int(chunks.offset[-1]), int(chunks.counts.sum()), chunks.tail)
         return chunks
-    unsupported.refuse_compressed(source, "JSONL file")
+    detection.refuse_compressed(source, "JSONL file")
     _check_head(source, source.read(0, 64))
     columns = source.walk("jsonl")
     sums = crc32c(columns["offset"]), crc32c(columns["length"])

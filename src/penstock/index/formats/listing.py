@@ -22,7 +22,7 @@ from ...extent import Files, Int, unseen
 from ..fields import Field
 from ..layout import RowTable
 from ..table import Index
-from . import options, unsupported
+from . import detection, options
 from .shards import Scan
 
 _EXTENSIONS = (".txt", ".lst", ".list", ".tsv", ".csv")
@@ -103,7 +103,7 @@ def _choose_split(store: Store, base: str, path: str, lines: list[ListingLine]) 
     if split is not None:
         return split
     head = "\n".join(line.text for line in lines[:4])
-    description = unsupported.describe_unsupported(os.fsencode(head), path)
+    description = detection.describe_unsupported(os.fsencode(head), path)
     if description.startswith("JSON"):
         raise FormatError(f"{path} is {description}")
     if len(lines) > 1 and _find_split(store, base, lines[1].text)[0] is not None:

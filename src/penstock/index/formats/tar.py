@@ -25,7 +25,7 @@ from ...extent import Files, Int, Names
 from ..fields import Field
 from ..layout import RowTable
 from ..table import Index
-from . import options, shards, unsupported
+from . import detection, options, shards
 from .image_annotations import IMAGE, IMAGE_SUFFIXES
 from .shards import Scan
 
@@ -106,7 +106,7 @@ def sniff(head: bytes, name: str) -> bool:
     if head[257:262] == b"ustar" or name.lower().endswith(".tar"):
         return True
     ending = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
-    return name.lower().endswith(ending) and unsupported.find_compression(head) is not None
+    return name.lower().endswith(ending) and detection.find_compression(head) is not None
 
 
 def build(
@@ -194,7 +194,7 @@ def build_pairs(scan: Scan, **settings: Any) -> Index:
 
 
 def _walk_archive(source: StoreFile, settings: Mapping[str, Any]) -> TarShard:
-    unsupported.refuse_compressed(source, "tar archive")
+    detection.refuse_compressed(source, "tar archive")
     columns = source.walk("tar", **settings)
     extensions = Names(columns["extension_text"], columns["extension_ends"])
     return TarShard(

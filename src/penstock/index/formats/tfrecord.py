@@ -22,7 +22,7 @@ from ...extent import Files, Int
 from ..fields import SUMS_FIELD, Field, mask_crc
 from ..layout import RowTable
 from ..table import Index
-from . import options, shards, unsupported
+from . import detection, options, shards
 from .shards import Scan
 
 _KINDS = ("absent", "bytes", "floats", "integers")
@@ -110,7 +110,7 @@ def build(
 
 
 def _walk_file(source: StoreFile, check: str, names: list[str]) -> TfRecords:
-    unsupported.refuse_compressed(source, "TFRecord file")
+    detection.refuse_compressed(source, "TFRecord file")
     records = source.walk("tfrecord", check=check, features=names)
     features = {
         name: RecordFeature(*(records[f"feature_{part}"][i :: len(names)] for part in _COLUMNS))
