@@ -107,11 +107,15 @@ def _decompress_frame(data: memoryview, size_max: int) -> bytes:
 
 def _check_frame_end(data: memoryview, at: int) -> None:
     """Check that all blocks of a frame are there: a stream does not. RFC 8878, 3.1.1."""
-    checksum_bytes = data[4] & 4
     last = False
     while not last and at + 3 <= len(data):
-        head = int.from_bytes(data[at : at + 3], "little")
-        last = bool(head & 1)
-        at += 3 + (1 if head >> 1 & 3 == 1 else head >> 3)
-    if not last or at + checksum_bytes > len(data):
+        block_bytes, last = read_block_head(data[at : at + 3])
+        at += block_bytes
+    if not last or at + (data[4] & 4) > len(data):
         raise ValueError("a frame of Zstandard is truncated")
+
+
+def read_block_head(head: memoryview) -> tuple[int, bool]:
+    """Read the head of a block of Zstandard: the bytes of head and block, and if it is the last."""
+    value = int.from_bytes(head, "little")
+    return 3 + (1 if value >> 1 & 3 == 1 else value >> 3), bool(value & 1)

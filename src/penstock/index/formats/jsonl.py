@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -37,8 +38,7 @@ from ..json_fields import (
 )
 from ..layout import Chunked, Pieces, RowTable
 from ..table import Index
-from . import detection, jsonl_frames, shards
-from . import options as options_of
+from . import detection, jsonl_frames, options, shards
 from .shards import Scan
 
 SUFFIXES = (".jsonl", ".ndjson", ".jsonlines")
@@ -75,12 +75,9 @@ def sniff(head: bytes, name: str) -> bool:
     if named:
         compressed = detection.find_compression(head) is not None
         return not (first == b"{" or first.startswith(b"[") or b"\0" in head or compressed)
-    return len(lines) > 1 and lines[1].lstrip().startswith(b"{") and _is_object(first)
-
-
-def _is_object(line: bytes) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
+        begins = len(lines) > 1 and lines[1].lstrip().startswith(b"{")
+        return begins and isinstance(json.loads(first), dict)
     except (ValueError, RecursionError):
         return False
 
@@ -91,68 +88,43 @@ def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
     if scan.place.kind == "folder" and not extensions:
         _check_names(files)
     walked = scan.parse(files, lambda _, source: _walk_file(source))
-    fields = (Field("data", np.dtype(np.uint8), None),)
-    framed = [lines for lines in walked if isinstance(lines, jsonl_frames.FileChunks)]
-    if framed:
-        if len(framed) < len(walked):
-            kinds = [isinstance(lines, jsonl_frames.FileChunks) for lines in walked]
-            raise FormatError(f"only {files.path(kinds.index(True))} and others are compressed")
-        shards.check_any(files, sum(int(lines.counts.sum()) for lines in framed), "lines")
-        coded = (replace(fields[0], codec=Codec("lines")),)
-        return Index("jsonl", files, coded, (jsonl_frames.lay_out(framed),), sources)
-    whole = [lines for lines in walked if isinstance(lines, FileLines)]
-    file = shards.make_file_column([len(lines.offset) for lines in whole])
-    shards.check_any(files, len(file), "lines")
-    layout = RowTable(
-        file,
-        _concatenate([lines.offset for lines in whole]),
-        _concatenate([lines.length for lines in whole]),
-    )
-    return Index(
-        format="jsonl",
-        files=files,
-        fields=fields,
-        layouts=(layout,),
-        sources=sources,
-        fingerprint=_hash_identity(files, whole),
-    )
+    field = Field("data", np.dtype(np.uint8), None)
+    chunks = [lines for lines in walked if isinstance(lines, jsonl_frames.FileChunks)]
+    lines = [lines for lines in walked if isinstance(lines, FileLines)]
+    if chunks and lines:
+        kinds = [isinstance(one, jsonl_frames.FileChunks) for one in walked]
+        raise FormatError(f"only {files.path(kinds.index(True))} and others are compressed")
+    if chunks:
+        layout = jsonl_frames.lay_out(chunks)
+        shards.check_any(files, layout.count, "lines")
+        return Index("jsonl", files, (replace(field, codec=Codec("lines")),), (layout,), sources)
+    table = shards.lay_out_extents([one.offset for one in lines], [one.length for one in lines])
+    shards.check_any(files, table.count, "lines")
+    # The lines of each file are their number and 64 bits of checksums: to hash their places would
+    # take longer than to find them.
+    state = hashlib.blake2b(b"jsonl", digest_size=16)
+    for column in (files.names, files.ends, files.size):
+        state.update(column.tobytes())
+    for one in lines:
+        state.update(repr((len(one.offset), one.sums)).encode())
+    identity = state.hexdigest()
+    return Index("jsonl", files, (field,), (table,), sources, fingerprint=identity)
 
 
 def _check_names(files: Files) -> None:
     """Refuse others beside files that are called JSON lines: their lines would be samples, a
     copy's (`x.jsonl.bak`) a second time."""
-    endings = [_find_ending(files.name(file)) for file in range(len(files))]
+    names = [files.name(file).lower() for file in range(len(files))]
+    endings = [os.path.splitext(re.sub(r"\.(zst|gz)$", "", name))[1] for name in names]
     known = (*SUFFIXES, ".json")
     other = next((file for file, ending in enumerate(endings) if ending not in known), None)
     if other is not None and not set(SUFFIXES).isdisjoint(endings):
         raise FormatError(f"{files.root} holds {files.name(other)}, too: give extensions=")
 
 
-def _find_ending(name: str) -> str:
-    """Return the extension of a name, that before the one of a compressed file."""
-    stem, ending = os.path.splitext(name.lower())
-    return os.path.splitext(stem)[1] if ending in (".zst", ".gz") else ending
-
-
-def _hash_identity(files: Files, walked: list[FileLines]) -> str:
-    """Hash what the data is to 128 bits. Of the lines of each file it takes their number and 64
-    bits of checksums: to hash their places would take longer than to find them.
-    """
-    state = hashlib.blake2b(b"jsonl", digest_size=16)
-    for column in (files.names, files.ends, files.size):
-        state.update(column.tobytes())
-    for lines in walked:
-        state.update(repr((len(lines.offset), lines.sums)).encode())
-    return state.hexdigest()
-
-
-def _concatenate(columns: list[Int]) -> Int:
-    return columns[0] if len(columns) == 1 else np.concatenate(columns)
-
-
 def _walk_file(source: StoreFile) -> FileLines | jsonl_frames.FileChunks:
     if jsonl_frames.is_compressed(source.read(0, 4)):
-        chunks = jsonl_frames.walk(source)
+        chunks = jsonl_frames.ChunkBuilder(source).build()
         _check_head(source, chunks.head)
         if len(chunks.offset):
             _check_end(source, int(chunks.offset[-1]), int(chunks.counts.sum()), chunks.tail)
@@ -193,28 +165,19 @@ def _check_end(source: StoreFile, offset: int, number: int, tail: bytes) -> None
 # -- fields ----------------------------------------------------------------------------------------
 
 
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form: `fields` is a dict of the key of each field."""
-    given = {name: value for name, value in options.items() if value is not None}
-    normalized = options_of.normalize_extensions(given)
-    fields = normalized.get("fields")
-    if fields is None:
-        for name in ("types", "defaults", "broken"):
-            if name in normalized:
-                raise UsageError(f"{name}= is about the fields of lines: name them by fields=")
+    normalized = options.normalize(
+        given,
+        fields=_normalize_fields,
+        broken=options.one_of("raise", "mask", is_kept=True),
+        extensions=options.EXTENSIONS,
+    )
+    if "fields" not in normalized:
+        for name in {"types", "defaults", "broken"} & normalized.keys():
+            raise UsageError(f"{name}= is about the fields of lines: name them by fields=")
         return normalized
-    names = [fields] if isinstance(fields, str) else fields
-    if not isinstance(names, Mapping):
-        names = {name: name for name in names} if isinstance(names, Sequence) else {}
-        if (
-            not isinstance(fields, str)
-            and isinstance(fields, Sequence)
-            and len(names) < len(fields)
-        ):
-            raise UsageError(f"fields is {fields!r}: name each once")
-    if not names or not all(map(_is_name, [*names, *names.values()])):
-        raise UsageError(f"fields is {fields!r}: give names, or {{field: name in the object}}")
-    normalized["fields"] = dict(names)
+    names = normalized["fields"]
     for option in ("types", "defaults"):
         values = normalized.setdefault(option, {})
         if not isinstance(values, Mapping) or not set(values) <= set(names):
@@ -223,16 +186,20 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, kind in normalized["types"].items():
         if kind not in KINDS:
             raise UsageError(f"types has {kind!r} for {name!r}: use one of {', '.join(KINDS)}")
-    broken = normalized.setdefault("broken", "raise")
-    if broken not in ("raise", "mask"):
-        raise UsageError(f"broken is {broken!r}: use 'raise' or 'mask'")
-    if broken == "mask" and BROKEN in names:
+    if normalized.setdefault("broken", "raise") == "mask" and BROKEN in names:
         raise UsageError(f"fields has {BROKEN!r}, which marks broken lines: rename it")
     return normalized
 
 
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and value != "" and not value.startswith("__")
+def _normalize_fields(name: str, value: Any) -> dict[str, str]:
+    check = options.text("names, or {field: name in the object}", 1)
+    if not isinstance(value, Mapping):
+        value = dict.fromkeys(options.texts("names in a list", check, 1)(name, value))
+        value = {field: field for field in value}
+    for one in (*value, *value.values()):
+        if check(name, one).startswith("__"):
+            raise UsageError(f"{name} is {value!r}: give names, or {{field: name in the object}}")
+    return options.paths(name, value)
 
 
 def attach_fields(
@@ -252,10 +219,13 @@ def attach_fields(
     origin = "types="
     if not all(kinds.values()):
         lines = _read_first_lines(index)
-        kinds = _find_kinds(index, lines, fields, kinds, defaults, masked)
-        origin = f"the first {len(lines):,} lines of {index.files.path(0)}" + " or types=" * bool(
-            types
-        )
+        records = _parse_first_lines(index, lines, fields, defaults, masked)
+        kinds = {
+            name: kind or _find_kind(index, name, fields[name], records, defaults)
+            for name, kind in kinds.items()
+        }
+        origin = f"the first {len(lines):,} lines of {index.files.path(0)}"
+        origin += " or types=" * bool(types)
     import_loads()
     parser = JsonFields(dict(fields), kinds, dict(defaults), masked, origin=origin)
     for name, value in defaults.items():
@@ -265,15 +235,14 @@ def attach_fields(
     return replace(index, fields=(replace(index.fields[0], parser=parser), *index.fields[1:]))
 
 
-def _find_kinds(
+def _parse_first_lines(
     index: Index,
     lines: Sequence[memoryview],
     fields: Mapping[str, str],
-    kinds: dict[str, str],
     defaults: Mapping[str, Any],
     masked: bool,
-) -> dict[str, str]:
-    """Find the kinds that are not known by the values in the first lines."""
+) -> list[dict[str, Any]]:
+    """Parse the first lines, without those that are broken and may be."""
     records = []
     for row, line in enumerate(lines):
         try:
@@ -288,52 +257,52 @@ def _find_kinds(
         records.append(record)
     if not records:
         raise FormatError(f"{index.files.path(0)}: the first lines lack the fields: give types=")
-    for name, key in fields.items():
-        values = [record[key] for record in records if record.get(key) is not None]
-        if defaults.get(name) is not None:
-            values.append(defaults[name])
-        if not values and not kinds[name]:
-            raise UsageError(
-                f"{index.files.path(0)}: field {key!r} is missing or null in all of the first "
-                f"{len(records):,} lines: give its type, as by types={{{name!r}: 'str'}}"
-            )
-        kinds[name] = kinds[name] or find_kind(values)
-    return kinds
+    return records
+
+
+def _find_kind(
+    index: Index,
+    name: str,
+    key: str,
+    records: list[dict[str, Any]],
+    defaults: Mapping[str, Any],
+) -> str:
+    """Find the kind of a field by its values in the first lines, and its default."""
+    values = [record.get(key) for record in records] + [defaults.get(name)]
+    values = [value for value in values if value is not None]
+    if not values:
+        raise UsageError(
+            f"{index.files.path(0)}: field {key!r} is missing or null in all of the first "
+            f"{len(records):,} lines: give its type, as by types={{{name!r}: 'str'}}"
+        )
+    return find_kind(values)
 
 
 def _read_first_lines(index: Index) -> list[memoryview]:
     """Read the first lines of the first file by one read; of its first chunk, if compressed."""
-    layout = index.layouts[0]
+    layout, files = index.layouts[0], index.files
     if isinstance(layout, Chunked):
-        return _read_first_chunk(index, layout)
+        extents, _ = layout.pieces(np.zeros(1, np.int64))
+        places = zip(*(column.tolist() for column in extents), strict=True)
+        path = files.path(0)
+        data = b"".join(read_extent(files, *place, path) for place in places)
+        count = int(layout.first[1])
+        chunk = codecs.CompressedChunk(0, memoryview(data), extents.length.tolist(), count)
+        rows = np.arange(min(count, _LOOKED_AT))
+        try:
+            return list(codecs.decode_samples("lines", {}, [chunk], np.zeros_like(rows), rows))
+        except ValueError as error:
+            raise FormatError(f"{path}: {error}: the file is damaged, or changed now") from None
     assert isinstance(layout, RowTable)
-    rows = np.arange(min(_LOOKED_AT, index.count))
-    file, offset, length = layout.extents(rows)
+    file, offset, length = layout.extents(np.arange(min(_LOOKED_AT, index.count)))
     ends = offset + length
     count = int(((file == file[0]) & (ends - offset[0] <= _LOOKED_AT_BYTES)).sum()) or 1
     start, size = int(offset[0]), int(ends[count - 1] - offset[0])
-    path = index.files.path(int(file[0]))
+    path = files.path(int(file[0]))
     if size > _FIRST_LINE_BYTES_MAX:
         raise UsageError(f"{path}: the first line has {size:,} bytes: give types= of all fields")
-    data = read_extent(index.files, int(file[0]), start, size, path)
-    text = memoryview(data)
+    text = memoryview(read_extent(files, int(file[0]), start, size, path))
     return [text[offset[i] - start : ends[i] - start] for i in range(count)]
-
-
-def _read_first_chunk(index: Index, layout: Chunked) -> list[memoryview]:
-    extents, _ = layout.pieces(np.zeros(1, np.int64))
-    path = index.files.path(0)
-    places = zip(
-        extents.file.tolist(), extents.offset.tolist(), extents.length.tolist(), strict=True
-    )
-    data = b"".join(read_extent(index.files, *place, path) for place in places)
-    count = int(layout.first[1])
-    chunk = codecs.CompressedChunk(0, memoryview(data), extents.length.tolist(), count)
-    rows = np.arange(min(count, _LOOKED_AT))
-    try:
-        return list(codecs.decode_samples("lines", {}, [chunk], np.zeros_like(rows), rows))
-    except ValueError as error:
-        raise FormatError(f"{path}: {error}: the file is damaged, or changed just now") from None
 
 
 def _number_in_file(index: Index, sample: int) -> int:

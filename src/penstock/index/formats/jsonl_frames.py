@@ -21,9 +21,9 @@ from ...engine.store import StoreFile
 from ...errors import UsageError
 from ...extent import Int
 from ..codecs import frames as codec
-from ..codecs.decompression import load_zstandard
-from ..layout import Chunked, Pieces
-from .shards import make_file_column, number_first
+from ..codecs.decompression import load_zstandard, read_block_head
+from ..layout import Chunked
+from .shards import lay_out_pieces, number_first
 
 SKIPPABLE = frozenset(bytes([low, 0x2A, 0x4D, 0x18]) for low in range(0x50, 0x60))
 _WINDOW_BYTES = 8 << 20
@@ -94,26 +94,17 @@ class FileWindow:
         return memoryview(self._data)[at : at + length]
 
 
-def walk(source: StoreFile) -> FileChunks:
-    """Find the compressed chunks of a file's lines; FormatError if it cannot be read at random."""
-    return _ChunkBuilder(source).build()
-
-
 def lay_out(walked: list[FileChunks]) -> Chunked:
     """The layout of the lines of all files."""
-    counts = [len(each.offset) for each in walked]
-    return Chunked(
-        number_first(np.concatenate([each.counts for each in walked]).tolist()),
-        Pieces(
-            number_first(np.concatenate([each.piece_counts for each in walked]).tolist()),
-            make_file_column(counts),
-            np.concatenate([each.offset for each in walked]),
-            np.concatenate([each.length for each in walked]),
-        ),
+    pieces = lay_out_pieces(
+        np.concatenate([chunks.piece_counts for chunks in walked]),
+        [chunks.offset for chunks in walked],
+        [chunks.length for chunks in walked],
     )
+    return Chunked(number_first(np.concatenate([chunks.counts for chunks in walked])), pieces)
 
 
-class _ChunkBuilder:
+class ChunkBuilder:
     """Builder of the compressed chunks of one file."""
 
     def __init__(self, source: StoreFile) -> None:
@@ -130,24 +121,16 @@ class _ChunkBuilder:
         self._is_full = False  # and waits for the end of its last line
 
     def build(self) -> FileChunks:
-        """Walk the frames."""
+        """Walk the frames; FormatError if the file cannot be read at random."""
         head = b""
-        for frame in iterate_frames(self._source):
-            if not frame.plain:
-                continue
+        for frame in filter(lambda frame: frame.plain, iterate_frames(self._source)):
             head = head or frame.plain[:64]
             self._add(frame)
         if self._frames:
             self._close()
-        offset, length = zip(*self._places, strict=True) if self._places else ((), ())
-        return FileChunks(
-            np.array(self._counts, np.int64),
-            np.array(self._piece_counts, np.int64),
-            np.array(offset, np.int64),
-            np.array(length, np.int64),
-            head,
-            self._tail,
-        )
+        offset, length = np.array(self._places, np.int64).reshape(-1, 2).T
+        counts, piece_counts = (np.array(n, np.int64) for n in (self._counts, self._piece_counts))
+        return FileChunks(counts, piece_counts, offset.copy(), length.copy(), head, self._tail)
 
     def _add(self, frame: Frame) -> None:
         rest: bytes = frame.plain
@@ -207,12 +190,9 @@ def iterate_frames(source: StoreFile) -> Iterator[Frame]:
             at += 8 + int.from_bytes(window.view(at + 4, 4), "little")
             if at > source.size:
                 raise source.flaw(source.size, "a skippable frame of Zstandard is cut")
-        elif magic == codec.ZSTD:
-            frame = _read_zstd_frame(source, window, at)
-            yield frame
-            at += frame.length
-        elif magic.startswith(codec.GZIP):
-            frame = _read_gzip_member(source, window, at)
+        elif magic.startswith((codec.ZSTD, codec.GZIP)):
+            read = _read_zstd_frame if magic == codec.ZSTD else _read_gzip_member
+            frame = read(source, window, at)
             yield frame
             at += frame.length
         elif at and not any(window.view(at, _WINDOW_BYTES)):
@@ -230,9 +210,8 @@ def _read_zstd_frame(source: StoreFile, window: FileWindow, at: int) -> Frame:
     end = at + 5 + (1 - single) + (0, 1, 2, 4)[flags & 3] + size_bytes
     last = False
     while not last:
-        block = int.from_bytes(window.view(end, 3), "little")
-        last = bool(block & 1)
-        end += 3 + (1 if block >> 1 & 3 == 1 else block >> 3)
+        block_bytes, last = read_block_head(window.view(end, 3))
+        end += block_bytes
         if end > source.size:
             raise source.flaw(at, "a frame of Zstandard is cut: restore the file from a good copy")
         if end - at > limits.line_frame_bytes_max:
