@@ -27,7 +27,7 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
-from penstock.index.saved_index import list_index_paths
+from penstock.index.saved_index import flag_if_racy, list_index_paths
 from tests.slices import first
 
 LONG_AGO_NS = 10**18 + 1
@@ -221,7 +221,7 @@ def test_other_options_make_another_index(records):
 def test_a_scan_close_to_a_change_is_not_trusted_twice(photos):
     """Files that appear within the clock's grain of the scan are found at the next open."""
     dataset = penstock.open(photos)
-    dataset.index.flag_if_racy(LONG_AGO_NS + 4_000_000).save(dataset.sidecar)  # scanned 4 ms later
+    flag_if_racy(dataset.index, LONG_AGO_NS + 4_000_000).save(dataset.sidecar)  # scanned 4 ms later
     (photos / "cat/3").write_text("new")
     age(photos)
     assert len(penstock.open(photos)) == 5

@@ -172,7 +172,7 @@ def test_fewer_samples_than_indexed_is_an_error(tmp_path):
     field = Field("data", BYTES, None, Codec("zlib", {"row": 4}))
     dataset = dataset_of(files, [field], [Chunked(np.array([0, 2]), chunks)], ["a", "b"])
     with pytest.raises(
-        FormatError, match="or another chunk of this step cannot be decoded as zlib"
+        FormatError, match="or another chunk of this step, cannot be decoded as zlib"
     ):
         dataset[1]
 

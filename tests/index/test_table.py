@@ -27,6 +27,7 @@ from penstock.extent import Files, joined
 from penstock.index import sidecar
 from penstock.index.fields import Field
 from penstock.index.layout import Fixed, RowTable
+from penstock.index.saved_index import flag_if_racy
 from penstock.index.table import Index, find_outside
 
 RAW = np.dtype(np.uint8)
@@ -232,12 +233,12 @@ def test_an_index_made_shortly_after_a_change_is_racy():
     """Close in time, either way, counts; whole seconds need a wider margin."""
     index = fixed_index([7], 0, 4)
     fine = replace(index, sources=replace(index.files, mtime_ns=np.array([10**18 + 123])))
-    assert fine.flag_if_racy(10**18).racy
-    assert fine.flag_if_racy(10**18 + 40_000_000).racy
-    assert not fine.flag_if_racy(10**18 + 60_000_000).racy
+    assert flag_if_racy(fine, 10**18).racy
+    assert flag_if_racy(fine, 10**18 + 40_000_000).racy
+    assert not flag_if_racy(fine, 10**18 + 60_000_000).racy
     coarse = replace(index, sources=replace(index.files, mtime_ns=np.array([10**18])))
-    assert coarse.flag_if_racy(10**18 + 1_500_000_000).racy
-    assert not coarse.flag_if_racy(10**18 + 2_500_000_000).racy
+    assert flag_if_racy(coarse, 10**18 + 1_500_000_000).racy
+    assert not flag_if_racy(coarse, 10**18 + 2_500_000_000).racy
 
 
 # -- sidecar ---------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from ..extent import Int
 from ..images.positions import check_positions
 from ..index.formats.registry import FORMATS
 from ..index.layout import Chunked, Fixed, RowTable
-from ..index.saved_index import list_index_paths
+from ..index.saved_index import find_staleness, list_index_paths
 from ..index.table import Index
 from ..loader.auto_shuffle import choose_shuffle, describe_choice, record_choice
 from . import console
@@ -104,7 +104,7 @@ def _check_sidecars(dataset: Dataset, verify: bool) -> Iterator[tuple[str, str]]
         except (OSError, SidecarError) as error:
             yield path, f"damaged: {error}"
             continue
-        stale = saved.validate(store)
+        stale = find_staleness(saved, store)
         if stale is not None:
             yield path, f"stale: {stale}"
         elif saved.racy:

@@ -1,7 +1,7 @@
 """Freshness: a saved index is used if its data is as it was indexed, and else made and saved again.
 
 An index fits a request if it is of the same place, format and options. It is fresh if size and time
-of each source are as they were (`Index.validate`), and what the format reads from the files
+of each source are as they were (`find_staleness`), and what the format reads from the files
 (`Index.stamp`). A racy index is never fresh.
 """
 
@@ -15,6 +15,8 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from .. import limits
 from ..engine.open import is_url
@@ -38,6 +40,36 @@ def list_index_paths(place: Location) -> list[str]:
 def load_index(path: str, root: str) -> Index:
     """Load a saved index of the data below `root`; as `Index.load`."""
     return Index.load(path, root, outside=is_own(path))
+
+
+def find_staleness(index: Index, store: Store) -> str | None:
+    """Compare the sources with the store: the reason why the index is stale, or None.
+
+    It asks for the time and size of each source, and reads no data.
+    """
+    was = index.sources
+    now, errors = store.probe(was)
+    folder = was.size < 0
+    wrong = errors != np.where(folder, errno.EISDIR, 0)
+    wrong |= now.mtime_ns != was.mtime_ns
+    wrong |= (now.size != was.size) & ~folder
+    for row in np.flatnonzero(wrong)[:1].tolist():
+        path, error = now.path(row).rstrip("/"), int(errors[row])
+        if error not in (0, errno.EISDIR):
+            return f"{path}: {os.strerror(error)}"
+        if not folder[row] and now.size[row] != was.size[row]:
+            sizes = f"{now.size[row]:,} bytes, but had {was.size[row]:,}"
+            return f"{path} has {sizes} when it was indexed"
+        return f"{path} was written to after it was indexed"
+    return None
+
+
+def flag_if_racy(index: Index, scanned_ns: int) -> Index:
+    """Return the same index, racy if a source changed close to the scan at `scanned_ns`."""
+    times = index.sources.mtime_ns
+    coarse = bool(len(times)) and not (times % 1_000_000_000).any()  # whole seconds, or two
+    margin_ns = 2_000_000_000 if coarse else 50_000_000
+    return replace(index, racy=bool((np.abs(times - scanned_ns) <= margin_ns).any()))
 
 
 class IndexRequest:
@@ -106,7 +138,7 @@ class IndexRequest:
             raise self._unknown
         started_ns = time.time_ns()
         built = self._format.build(self.store, self.place, self._progress, **self._making)
-        return replace(built, options=self._saved).flag_if_racy(started_ns)
+        return flag_if_racy(replace(built, options=self._saved), started_ns)
 
     def _load(self, path: str) -> Index:
         """Load the saved index at the path that the user names."""
@@ -114,7 +146,11 @@ class IndexRequest:
             saved = load_index(path, self.store.root)
         except OSError as error:
             raise build_storage_error(error.errno or errno.EIO, path) from None
-        reason = self._find_misfit(saved) or saved.validate(self.store) or self._find_restamp(saved)
+        reason = (
+            self._find_misfit(saved)
+            or find_staleness(saved, self.store)
+            or self._find_restamp(saved)
+        )
         if reason is not None:
             raise SidecarError(
                 f"{path} does not describe {self.place.path} as it is now: {reason}: "
@@ -130,7 +166,7 @@ class IndexRequest:
         except SidecarError as error:
             warnings.warn(f"{error}; it is made again now", RuntimeWarning, stacklevel=4)
             return None
-        stale = saved.racy or self._find_misfit(saved) or saved.validate(self.store)
+        stale = saved.racy or self._find_misfit(saved) or find_staleness(saved, self.store)
         return None if stale or self._find_restamp(saved) else saved
 
     def _save(self, index: Index) -> str | None:

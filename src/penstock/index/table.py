@@ -10,19 +10,17 @@ the same fingerprint.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine.store import Store
 from ..errors import FormatError, UsageError
 from ..extent import Extents, Files, Int, Names
 from . import sidecar
@@ -30,6 +28,8 @@ from .attributes import Attribute, rebuild_attribute
 from .fields import SUMS_FIELD, Codec, Field
 from .layout import Chunked, Fixed, Layout, Pieces, RowTable, rebuild_layout, take_column
 
+_COLUMNS = {"names": np.uint8, "ends": np.int64, "size": np.int64, "mtime_ns": np.int64}
+"""Columns of a table of files, and their types in a saved index."""
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 
 Samples = npt.NDArray[Any]
@@ -238,38 +238,7 @@ class Index:
             raise UsageError(f"sample {wrong} does not exist: there are {self.count:,}, from 0 on")
         return wide.view(np.int64)
 
-    # -- life ----------------------------------------------------------------------------------
-
-    def validate(self, store: Store) -> str | None:
-        """Compare the sources with the store: the reason why the index is stale, or None.
-
-        It asks for the time and size of each source, and reads no data.
-        """
-        was = self.sources
-        now, errors = store.probe(was)
-        folder = was.size < 0
-        wrong = errors != np.where(folder, errno.EISDIR, 0)
-        wrong |= now.mtime_ns != was.mtime_ns
-        wrong |= (now.size != was.size) & ~folder
-        if not wrong.any():
-            return None
-        row = int(np.argmax(wrong))
-        path, error = now.path(row).rstrip("/"), int(errors[row])
-        if error not in (0, errno.EISDIR):
-            return f"{path}: {os.strerror(error)}"
-        if not folder[row] and now.size[row] != was.size[row]:
-            return (
-                f"{path} has {now.size[row]:,} bytes, but had {was.size[row]:,} when it was indexed"
-            )
-        return f"{path} was written to after it was indexed"
-
-    def flag_if_racy(self, scanned_ns: int) -> Index:
-        """Return the same index, racy if a source changed close to the scan at `scanned_ns`."""
-        times = self.sources.mtime_ns
-        coarse = bool(len(times)) and not (times % 1_000_000_000).any()  # whole seconds, or two
-        margin_ns = 2_000_000_000 if coarse else 50_000_000
-        racy = bool((np.abs(times - scanned_ns) <= margin_ns).any())
-        return replace(self, racy=racy)
+    # -- saving --------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the sidecar, completely or not at all. OSError if that fails."""
@@ -299,7 +268,10 @@ class Index:
             verify = os.path.getsize(where) <= limits.sidecar_bytes_verified_max
         try:
             index = _unpack_index(header, sections, root)
-            flaw = None if outside else _find_way_out(index)
+            ways_out = () if outside else (find_outside(index.files), find_outside(index.sources))
+            flaw = next(
+                (f"it names {name!r}, which is not below it" for name in ways_out if name), None
+            )
             if flaw is None and verify:
                 flaw = _find_flaw(index, int(header["count"]))
         except _MALFORMED as error:
@@ -355,10 +327,11 @@ def _absorb(state: hashlib.blake2b, name: str, column: npt.NDArray[Any]) -> None
 
 def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
     """Pack the index into a JSON header and sections."""
-    sections = {f"files.{key}": column for key, column in _list_columns(index.files)}
     shared = index.sources is index.files
-    if not shared:
-        sections |= {f"sources.{key}": column for key, column in _list_columns(index.sources)}
+    tables = {"files": index.files} if shared else {"files": index.files, "sources": index.sources}
+    sections = {
+        f"{name}.{key}": getattr(files, key) for name, files in tables.items() for key in _COLUMNS
+    }
     for number, layout in enumerate(index.layouts):
         sections |= layout.sections(f"field{number}", index.files)
     if index.label_column is not None:
@@ -378,7 +351,7 @@ def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any
                 "shape": part.shape,
                 **part.nesting,
                 **layout.described(),
-                **({} if part.codec is None else {"codec": _describe_codec(part.codec)}),
+                **({"codec": [part.codec.name, dict(part.codec.options)]} if part.codec else {}),
                 **({"text": part.text} if part.text else {}),
             }
             for part, layout in zip(index.fields, index.layouts, strict=True)
@@ -395,10 +368,6 @@ def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any
     return header, sections
 
 
-def _list_columns(files: Files) -> list[tuple[str, npt.NDArray[Any]]]:
-    return [(key, getattr(files, key)) for key in ("names", "ends", "size", "mtime_ns")]
-
-
 def _unpack_index(
     header: sidecar.Header, sections: Mapping[str, npt.NDArray[Any]], root: str | None
 ) -> Index:
@@ -408,6 +377,10 @@ def _unpack_index(
     sources = files if header["sources"] == "files" else _take_files(sections, "sources", where)
     described = list(header["fields"])
     classes = header["classes"]
+    names = None
+    if "keys.ends" in sections:
+        text = take_column(sections, "keys.text", np.uint8)
+        names = Names(text, take_column(sections, "keys.ends", np.int64))
     return Index(
         format=str(header["format"]),
         files=files,
@@ -419,7 +392,7 @@ def _unpack_index(
         sources=sources,
         classes=None if classes is None else tuple(str(name) for name in classes),
         label_column=take_column(sections, "labels", np.int64) if "labels" in sections else None,
-        names=_take_names(sections) if "keys.ends" in sections else None,
+        names=names,
         options=dict(header["options"]),
         stamp=header.get("stamp"),
         racy=bool(header["racy"]),
@@ -431,33 +404,11 @@ def _unpack_index(
     )
 
 
-def _describe_codec(codec: Codec) -> list[Any]:
-    return [codec.name, dict(codec.options)]
-
-
-def _take_names(sections: Mapping[str, npt.NDArray[Any]]) -> Names:
-    return Names(
-        take_column(sections, "keys.text", np.uint8), take_column(sections, "keys.ends", np.int64)
-    )
-
-
 def _take_files(sections: Mapping[str, npt.NDArray[Any]], prefix: str, root: str) -> Files:
-    return Files(
-        root,
-        take_column(sections, f"{prefix}.names", np.uint8),
-        take_column(sections, f"{prefix}.ends", np.int64),
-        take_column(sections, f"{prefix}.size", np.int64),
-        take_column(sections, f"{prefix}.mtime_ns", np.int64),
+    names, ends, size, mtime_ns = (
+        take_column(sections, f"{prefix}.{key}", dtype) for key, dtype in _COLUMNS.items()
     )
-
-
-def _find_way_out(index: Index) -> str | None:
-    for files in (index.files, index.sources):
-        name = find_outside(files)
-        if name is not None:
-            shown = name.replace("\0", "\\0")
-            return f"it names {shown}, which is not below {files.root}"
-    return None
+    return Files(root, names, ends, size, mtime_ns)
 
 
 def find_outside(files: Files) -> str | None:
@@ -497,32 +448,29 @@ def _rebuild_field(part: Mapping[str, Any]) -> Field:
 
 def _find_flaw(index: Index, count: int) -> str | None:
     """Find a contradiction within the index: a message, or None."""
-    for name, files in (("files", index.files), ("sources", index.sources)):
-        flaw = _find_files_flaw(files)
-        if flaw is not None:
-            return f"{name}: {flaw}"
+    for files in (index.files, index.sources):
+        if not len(files.ends) == len(files.size) == len(files.mtime_ns):
+            return "columns of the files differ in length"
+        if flaw := _find_ends_flaw(files.ends, len(files.names)):
+            return f"the names of files: {flaw}"
     if (index.files.size < 0).any():
         return "a file's size is negative"
     if not index.layouts or any(layout.count != count for layout in index.layouts):
         return f"the columns do not hold {count:,} samples"
     if count > limits.order_count_max:
         return f"{count:,} samples are more than limits.order_count_max"
-    names = index.names
+    names, labels, classes = index.names, index.label_column, index.classes
     if names is not None:
-        if len(names) != count or (int(names.ends[-1]) if count else 0) != len(names.text):
+        if len(names) != count:
             return "the keys do not match the samples"
-        if (np.diff(names.ends, prepend=0) < 0).any():
-            return "the keys' ends are not monotonic"
-    labels = index.label_column
+        if flaw := _find_ends_flaw(names.ends, len(names.text)):
+            return f"the keys: {flaw}"
     if labels is not None and len(labels) != count:
         return "there are not as many labels as samples"
-    for attribute in index.attributes:
-        flaw = attribute.find_flaw(count)
-        if flaw is not None:
-            return flaw
-    numbers = [labels, *(part.values for part in index.attributes if part.classes)]
-    classes = index.classes
-    for column in numbers:
+    flaws = (attribute.find_flaw(count) for attribute in index.attributes)
+    if flaw := next(filter(None, flaws), None):
+        return flaw
+    for column in (labels, *(part.values for part in index.attributes if part.classes)):
         if column is None or classes is None:
             continue
         if ((column < 0) | (column >= len(classes))).any():
@@ -530,26 +478,15 @@ def _find_flaw(index: Index, count: int) -> str | None:
     for layout, part in zip(index.layouts, index.fields, strict=True):
         if isinstance(layout, Fixed) and part.nbytes != layout.record_bytes:
             return f"field {part.name!r} does not fill its record"
-        if not {4, 8}.issuperset(part.levels) or (
-            part.nesting and min(part.element, default=1) < 1
-        ):
-            return f"field {part.name!r} is nested as no list is"
-        if (part.codec is None) == isinstance(layout, Chunked):
-            return (
-                f"field {part.name!r} has compressed chunks without a codec, or a codec without "
-                f"compressed chunks"
-            )
-        flaw = layout.flaw(index.files)
-        if flaw is not None:
+        is_nested = {4, 8}.issuperset(part.levels) and min(part.element, default=1) >= 1
+        if not is_nested or (part.codec is None) == isinstance(layout, Chunked):
+            return f"field {part.name!r} is nested, or decoded, as no field is"
+        if flaw := layout.flaw(index.files):
             return flaw
     return None
 
 
-def _find_files_flaw(files: Files) -> str | None:
-    if not len(files.ends) == len(files.size) == len(files.mtime_ns):
-        return "columns differ in length"
-    if (np.diff(files.ends, prepend=0) < 0).any():
-        return "the names' ends are not monotonic"
-    if (int(files.ends[-1]) if len(files.ends) else 0) != len(files.names):
-        return "the names' ends do not match the names"
-    return None
+def _find_ends_flaw(ends: Int, size: int) -> str | None:
+    if (np.diff(ends, prepend=0) < 0).any():
+        return "their ends are not monotonic"
+    return "their ends do not match them" if (int(ends[-1]) if len(ends) else 0) != size else None

@@ -69,7 +69,7 @@ import numpy as np, zstandard
 import penstock
 from penstock import limits
 from penstock.errors import FormatError, LimitError
-from penstock.index.codecs import CompressedChunk, arrow, chunked_arrays as arrays, frames
+from penstock.index.codecs import CompressedChunk, arrow, chunked_arrays as arrays, decompression
 from tests.index.codecs.test_decompression import compress_stream
 
 MIB = 1 << 20
@@ -157,11 +157,11 @@ check_refused("two", lambda: arrays._undo_last_filters(memoryview(inner), twice,
 
 limits.undeclared_chunk_bytes_max = 4 * MIB
 options = {"leaves": 1, "leaf": 0, "dtype": None, "whole": False}
-check_refused("litdata", lambda: frames.decode_leaves(options, chunk(bombs["zstd"])))
+check_refused("litdata", lambda: decompression.decode_leaves(options, chunk(bombs["zstd"])))
 lie = bytearray(zstandard.compress(bytes(70_000)))
 lie[8] = 0x3F  # of the size that the frame announces
 limits.undeclared_chunk_bytes_max = 4096 * MIB
-check_refused("litdata", lambda: frames.decode_leaves(options, chunk(bytes(lie))))
+check_refused("litdata", lambda: decompression.decode_leaves(options, chunk(bytes(lie))))
 
 for method in ("zstd", "lz4"):
     lie = (3 << 30).to_bytes(8, "little") + zstandard.compress(b"0" * 50)

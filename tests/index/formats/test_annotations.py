@@ -555,7 +555,7 @@ def test_clip(tmp_path: Path) -> None:
         assert next(iter(loader)) == [f"text é {i} {i}" for i in range(5)]
     write_tar(tmp_path / "1.tar", shard | {"1.txt": b"\xff"})
     broken = penstock.open(tmp_path / "1.tar", format="clip", index="memory")
-    with pytest.raises(FormatError, match=r"sample 1 \(1\).*field 'text' is no UTF-8"):
+    with pytest.raises(FormatError, match=r"sample 1: .*field 'text' is no UTF-8"):
         broken[1]
     assert broken[2]["text"] == "text é 2"
     both = shard | {f"{i}.{kind}": b"other" for i in range(5) for kind in ("jpg", "png")}

@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.errors import FormatError, MissingError, UsageError
+from penstock.index.saved_index import flag_if_racy
 
 
 def opened(path: Path | str, **options) -> penstock.Dataset:
@@ -132,7 +133,7 @@ def test_bytes_without_a_geometry_are_of_no_known_format(file):
 def test_a_saved_index_remembers_the_geometry(file):
     """Opened once with its record size, the file may be opened without, until it changes."""
     first = penstock.open(file, record_bytes=20, index="rebuild")
-    saved = first.index.flag_if_racy(0)  # as if made long after the file
+    saved = flag_if_racy(first.index, 0)  # as if made long after the file
     saved.save(first.sidecar)
     assert penstock.open(file).fingerprint == first.fingerprint
     file.write_bytes(bytes(120))
@@ -148,7 +149,7 @@ def test_a_saved_index_of_a_pattern_remembers_the_geometry(tmp_path, monkeypatch
     (data / "a.bin").write_bytes(bytes(8))
     first = penstock.open(data / "*.bin", record_bytes=4)
     assert first.sidecar.startswith(f"{tmp_path}/cache/penstock/")
-    first.index.flag_if_racy(0).save(first.sidecar)  # as if made long after the files
+    flag_if_racy(first.index, 0).save(first.sidecar)  # as if made long after the files
     assert len(penstock.open(data / "*.bin")) == 2
     (data / "b.bin").write_bytes(bytes(4))
     assert len(penstock.open(data / "*.bin", record_bytes=4)) == 3

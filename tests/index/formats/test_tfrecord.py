@@ -19,7 +19,7 @@ from tfrecord import TFRecordWriter, example_pb2
 import penstock
 import penstock.convert
 from penstock import _core
-from penstock.index.formats.tfrecord import sniff
+from penstock.index.formats.record_streams import sniff_tfrecord as sniff
 from tests.index.formats.example_parser import parse_example
 
 

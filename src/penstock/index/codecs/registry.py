@@ -81,8 +81,8 @@ def _decode_by(function: str, options: Mapping[str, Any], compressed: Compressed
 CODECS: dict[str, Decoder] = {
     "arrow": partial(_decode_by, "arrow.decode"),
     "hdf5": partial(_decode_by, "chunked_arrays.decode_hdf5"),
-    "lines": partial(_decode_by, "frames.decode_lines"),
-    "litdata": partial(_decode_by, "frames.decode_leaves"),
+    "lines": partial(_decode_by, "decompression.decode_lines"),
+    "litdata": partial(_decode_by, "decompression.decode_leaves"),
     "parquet": partial(_decode_by, "parquet.decode"),
     "zarr": partial(_decode_by, "chunked_arrays.decode_zarr"),
 }

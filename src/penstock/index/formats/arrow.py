@@ -36,7 +36,7 @@ from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout
 from ..nested import lay_out_rows
 from ..table import Index
-from . import column_choice, saved_datasets
+from . import options, saved_datasets
 from .arrow_ipc import MAGIC, MARKER, RecordBatch, Schema, read_messages
 from .arrow_schema import ArrowColumn, ColumnNode
 from .shards import Columns, Scan, lay_out_extents, lay_out_pieces, number_first
@@ -144,14 +144,14 @@ def make_index(
         raise FormatError(f"{files.path(0)} claims {total:,} rows: the file is damaged")
     known = {name: column_parts[0].column for name, column_parts in parts.items()}
     labels = classes = None
-    named = column_choice.find_label(known, label)
+    named = options.find_label(known, label)
     if named is not None:
-        if not column_choice.holds_integers(known[named]):
+        if not options.holds_integers(known[named]):
             raise UsageError(f"label is {named!r}, and labels are single integers")
         _check_nulls(files, parts[named], named, "error")
         labels, classes = _collect_labels(files, contents, parts.pop(named), named)
         if classes is None:
-            classes = column_choice.check_class_names(read_names(named), labels)
+            classes = options.check_class_names(read_names(named), labels)
     fields: list[Field] = []
     layouts: list[Layout] = []
     for name, column_parts in parts.items():
@@ -174,21 +174,21 @@ def make_index(
 def parse_file(source: StoreFile, columns: Sequence[str] | None, label: str | None) -> ArrowContent:
     """Parse one file for the columns asked for."""
     schema, batches = read_messages(source)
-    known = column_choice.number_columns(source.path, [column.name for column in schema.columns])
+    known = options.number_columns(source.path, [column.name for column in schema.columns])
     wanted = {
         name: schema.columns[known[name]]
-        for name in column_choice.list_wanted(source.path, known, columns, label)
+        for name in options.list_wanted(source.path, known, columns, label)
     }
     batches = [batch for batch in batches if batch.rows]
     methods = {batch.compression for batch in batches}
     if len(methods) > 1:
         raise FormatError(f"{source.path}: batches are compressed in several ways")
     content = ArrowContent(schema, [batch.rows for batch in batches], "".join(methods), {})
-    named = column_choice.find_label(wanted, label)
+    named = options.find_label(wanted, label)
     for name, column in wanted.items():
         if columns is None and "of type null" in column.refused:
             continue
-        column_choice.check_readable(source.path, column, schema.columns)
+        options.check_readable(source.path, column, schema.columns)
         part = content.parts[name] = ArrowPart(column)
         row = 0
         for batch in batches:
@@ -325,7 +325,7 @@ def _add_batch(values: _BatchColumn, part: ArrowPart, row: int, is_label: bool) 
     part.inner_nulls += values.count_inner_nulls()
     if is_label and column.kind == "fixed":
         numbers = values.read(values.data, column.dtype, rows)
-        part.labels.append(column_choice.convert_labels(values.source.path, column.name, numbers))
+        part.labels.append(options.convert_labels(values.source.path, column.name, numbers))
     if batch.compression or column.is_flags:
         part.pieces.append([*masks, *values.offsets, values.data])
     elif column.kind == "nested":
@@ -406,7 +406,7 @@ def _read_labels(source: StoreFile, pages: list[_BatchColumn]) -> list[str] | In
     if column.kind == "varied":
         return [str(each[row], "utf-8", "replace") for each in decoded for row in range(len(each))]
     numbers = np.concatenate([np.asarray(each) for each in decoded])
-    return column_choice.convert_labels(source.path, column.name, numbers)
+    return options.convert_labels(source.path, column.name, numbers)
 
 
 def _count_element_bytes(column: ArrowColumn) -> int:
@@ -525,4 +525,4 @@ def _collect_labels(
     metadata = [content.schema.metadata for content in contents]
     if parts[0].column.values is not None:
         return column, None
-    return column, column_choice.read_classes(files, metadata, name, column)
+    return column, options.read_classes(files, metadata, name, column)

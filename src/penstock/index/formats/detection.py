@@ -139,7 +139,7 @@ def _detect_beside(store: Store, name: str) -> str | None:
 def _sniff_format(head: bytes, name: str) -> str | None:
     """Find the format that a file's content shows. Text, the least specific, comes last."""
     entries = sorted(
-        (entry for entry in FORMATS.values() if entry.magic or entry.sniffed),
+        (entry for entry in FORMATS.values() if entry.magic or entry.sniff),
         key=lambda entry: (not entry.magic, entry.name == "listing"),
     )
     return next((entry.name for entry in entries if entry.recognizes(head, name)), None)

@@ -39,7 +39,7 @@ from ..codecs.registry import missing_library
 from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout
 from ..table import Index
-from . import column_choice
+from . import options
 from .chunk_grid import (
     ChunkGrid,
     chain_layouts,
@@ -367,7 +367,7 @@ def _read_labels(source: StoreFile, dataset: Any, where: str, bias: int, fill: b
         _lay_out_dataset(source, dataset, where, bias, fill)
     if dataset.shape[0] * dataset.dtype.itemsize > _INFLATED_MAX * source.size:
         raise FormatError(f"{at} claims {dataset.shape[0]:,} labels: the file is damaged")
-    return column_choice.convert_labels(source.path, where, dataset[()])
+    return options.convert_labels(source.path, where, dataset[()])
 
 
 @functools.cache

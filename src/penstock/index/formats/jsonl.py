@@ -283,11 +283,12 @@ def _read_first_lines(index: Index) -> list[memoryview]:
     layout, files = index.layouts[0], index.files
     if isinstance(layout, Chunked):
         extents, _ = layout.pieces(np.zeros(1, np.int64))
-        places = zip(*(column.tolist() for column in extents), strict=True)
+        file, offset, length = (column.tolist() for column in extents)
         path = files.path(0)
+        places = zip(file, offset, length, strict=True)
         data = b"".join(read_extent(files, *place, path) for place in places)
         count = int(layout.first[1])
-        chunk = codecs.CompressedChunk(0, memoryview(data), extents.length.tolist(), count)
+        chunk = codecs.CompressedChunk(0, memoryview(data), length, count)
         rows = np.arange(min(count, _LOOKED_AT))
         try:
             return list(codecs.decode_samples("lines", {}, [chunk], np.zeros_like(rows), rows))

@@ -2,8 +2,8 @@
 
 A file is unpacked once, when it is indexed, to count the lines of its frames; what the file says of
 sizes (headers, a seek table) is not relied on. Frames are joined to chunks of some hundred KiB, see
-`penstock.index.codecs.frames`. A frame of more than `limits.line_frame_bytes_max` is refused: every
-line of it would cost as much as all.
+`penstock.index.codecs.decompression`. A frame of more than `limits.line_frame_bytes_max` is
+refused: every line of it would cost as much as all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ... import limits
 from ...engine.store import StoreFile
 from ...errors import UsageError
 from ...extent import Int
-from ..codecs import frames as codec
+from ..codecs import decompression as codec
 from ..codecs.decompression import load_zstandard, read_block_head
 from ..layout import Chunked
 from .shards import lay_out_pieces, number_first

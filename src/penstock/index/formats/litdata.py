@@ -28,7 +28,7 @@ from ...extent import Files, Int
 from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Index
-from . import arrow, column_choice, options, row_shards
+from . import arrow, options, row_shards
 from .row_shards import Manifest
 from .shards import Columns, Scan, lay_out_extents, number_first
 
@@ -140,7 +140,7 @@ def build(
     if kind != "plain" and label and label in scalars:
         raise UsageError(f"{manifest.path}: {label!r} is compressed: take it as a field")
     integers = scalars if kind == "plain" else set()
-    chosen, label = column_choice.choose_columns(manifest.path, known, integers, fields, label)
+    chosen, label = options.choose_columns(manifest.path, known, integers, fields, label)
     numbers = [known.index(name) for name in chosen]
     if kind != "plain":
         chunked = _lay_out_chunks(chunks, bodies)

@@ -35,7 +35,7 @@ from ..codecs.thrift import BOOL, BYTES, INT, ThriftReader
 from ..fields import Codec, Field
 from ..layout import Chunked
 from ..table import Index
-from . import column_choice
+from . import options
 from .shards import Columns, Scan, lay_out_extents, number_first
 
 MAGIC = b"PAR1"
@@ -156,7 +156,7 @@ def build(
     if first.label is not None:
         labels = np.concatenate([np.asarray(content.labels) for content in contents])
         metadata = [content.metadata for content in contents]
-        classes = column_choice.read_classes(files, metadata, first.label, labels)
+        classes = options.read_classes(files, metadata, first.label, labels)
     return Index("parquet", files, tuple(parts), tuple(layouts), sources, classes, labels)
 
 
@@ -219,7 +219,7 @@ def _parse_file(
     if content.label is not None:
         chunks = _decode_chunks(source, content, content.label, "error")
         values = [np.zeros(0, np.int64), *map(np.asarray, chunks)]
-        labels = [column_choice.convert_labels(source.path, content.label, one) for one in values]
+        labels = [options.convert_labels(source.path, content.label, one) for one in values]
         content.labels = np.concatenate(labels)
     return content
 
@@ -229,15 +229,15 @@ def _choose_columns(
 ) -> ParquetContent:
     """Choose the columns to read, and the label, from the schema of a footer."""
     leaves = _list_leaves(footer[2])
-    known = column_choice.number_columns(source.path, [leaf.name for leaf in leaves])
+    known = options.number_columns(source.path, [leaf.name for leaf in leaves])
     wanted = {
         name: leaves[known[name]]
-        for name in column_choice.list_wanted(source.path, known, columns, label)
+        for name in options.list_wanted(source.path, known, columns, label)
     }
     for column in wanted.values():
-        column_choice.check_readable(source.path, column, leaves)
-    label = column_choice.find_label(wanted, label)
-    if label is not None and not column_choice.holds_integers(wanted[label]):
+        options.check_readable(source.path, column, leaves)
+    label = options.find_label(wanted, label)
+    if label is not None and not options.holds_integers(wanted[label]):
         raise UsageError(f"label is {label!r}, a column of {wanted[label].dtype}: use integers")
     metadata = {
         pair[1].decode("utf-8", "replace"): pair.get(2, b"").decode("utf-8", "replace")

@@ -27,8 +27,8 @@ class Format:
     canonical_by:  function that brings options into canonical form, of JSON types.
     built_by:   function that makes the index, see `build`.
     magic:      (offset, bytes) of the files; one of them is enough.
-    endings:    names of files for which the module's `sniff` is asked as well.
-    sniffed:    the module's `sniff(head, name)` decides, by the first 4096 bytes at most. Without
+    endings:    names of files for which `sniff` is asked as well.
+    sniff:      function of a file's first 4096 bytes at most, and its name, that decides. Without
                 magic it is asked last.
     folder:     function of a store: True if its root is a dataset of this format.
     environments:  patterns may match folders: the module's `list_environments` finds them.
@@ -48,7 +48,7 @@ class Format:
     built_by: str = "build"
     magic: tuple[tuple[int, bytes], ...] = ()
     endings: tuple[str, ...] = ()
-    sniffed: bool = False
+    sniff: str = ""
     folder: str = ""
     environments: bool = False
     stamped: bool = False
@@ -64,7 +64,7 @@ class Format:
     @property
     def detected(self) -> bool:
         """True if files or folders of this format are recognised by their content."""
-        return bool(self.magic or self.sniffed or self.folder)
+        return bool(self.magic or self.sniff or self.folder)
 
     def canonical(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options in canonical form, of JSON types; or UsageError."""
@@ -92,11 +92,11 @@ class Format:
     def recognizes(self, head: bytes, name: str) -> bool:
         """True if a file is of this format, by its first bytes and its name."""
         looks = any(head.startswith(magic, at) for at, magic in self.magic)
-        if not self.sniffed:
+        if not self.sniff:
             return looks
         if self.magic and not looks and not name.lower().endswith(self.endings or "\0"):
             return False
-        return bool(self.load("sniff")(head, name))
+        return bool(self.load(self.sniff)(head, name))
 
 
 _ANYWHERE: tuple[Kind, ...] = ("file", "folder", "pattern")
@@ -117,7 +117,7 @@ FORMATS: dict[str, Format] = {
             "a text file with a path and, where known, a label on each line",
             ("file",),
             ("outside",),
-            sniffed=True,
+            sniff="sniff",
         ),
         Format(
             "coco",
@@ -153,6 +153,8 @@ FORMATS: dict[str, Format] = {
             "binary records of one size in one file, a folder of files or a pattern",
             _ANYWHERE,
             ("record_bytes", "header_bytes", "dtype", "shape", "extensions"),
+            canonical_by="arrays.normalize_records",
+            built_by="arrays.build_records",
         ),
         Format(
             "npy",
@@ -160,6 +162,7 @@ FORMATS: dict[str, Format] = {
             _FILES,
             (),
             magic=((0, b"\x93NUMPY"),),
+            built_by="arrays.build_npy",
         ),
         Format(
             "lmdb",
@@ -183,7 +186,8 @@ FORMATS: dict[str, Format] = {
             ("fields", "label"),
             "options.normalize_columns",
             magic=((0, b"PK\3\4"), (0, b"PK\5\6")),
-            sniffed=True,
+            sniff="arrays.sniff_npz",
+            built_by="arrays.build_npz",
         ),
         Format(
             "mds",
@@ -191,7 +195,8 @@ FORMATS: dict[str, Format] = {
             ("folder",),
             ("fields", "label"),
             "options.normalize_columns",
-            folder="mds.is_dataset",
+            folder="row_shards.is_mds",
+            built_by="row_shards.build_mds",
         ),
         Format(
             "litdata",
@@ -233,7 +238,7 @@ FORMATS: dict[str, Format] = {
             ("fields", "label", "missing", "duplicates", "ignore_zeros", "end", "extensions"),
             magic=((257, b"ustar"),),
             endings=(".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4"),
-            sniffed=True,
+            sniff="sniff",
         ),
         Format(
             "clip",
@@ -248,7 +253,7 @@ FORMATS: dict[str, Format] = {
             "JSON lines; a line is a sample, and fields= names values of its object",
             _ANYWHERE,
             ("extensions", "fields", "types", "defaults", "broken"),
-            sniffed=True,
+            sniff="sniff",
             reading=("fields", "types", "defaults", "broken"),
         ),
         Format(
@@ -256,7 +261,9 @@ FORMATS: dict[str, Format] = {
             "TFRecord files; example= names features of tf.Example",
             _ANYWHERE,
             ("check", "verify", "example", "label", "extensions"),
-            sniffed=True,
+            sniff="record_streams.sniff_tfrecord",
+            canonical_by="record_streams.normalize_tfrecord",
+            built_by="record_streams.build_tfrecord",
         ),
         Format(
             "recordio",
@@ -265,7 +272,9 @@ FORMATS: dict[str, Format] = {
             ("label", "header", "extensions"),
             magic=((0, b"\x0a\x23\xd7\xce"),),
             endings=(".rec",),
-            sniffed=True,
+            sniff="record_streams.sniff_recordio",
+            canonical_by="record_streams.normalize_recordio",
+            built_by="record_streams.build_recordio",
         ),
         Format(
             "arrow",
@@ -274,7 +283,7 @@ FORMATS: dict[str, Format] = {
             ("fields", "label", "nulls"),
             "options.normalize_columns",
             magic=((0, b"ARROW1\0\0"), (0, b"\xff\xff\xff\xff")),
-            sniffed=True,
+            sniff="sniff",
             folder="saved_datasets.is_saved_dataset",
         ),
         Format(

@@ -37,7 +37,7 @@ from ..fields import Field
 from ..json_fields import import_loads, is_rounded
 from ..layout import RowTable
 from ..table import Index
-from . import column_choice, listing, options, parquet
+from . import listing, options, parquet
 from .shards import Columns, Scan
 
 _RESERVED = ("data", "__key__", "__id__", "__epoch__", "__rng__", "key", "bytes", "source", "pass")
@@ -76,7 +76,7 @@ def build(
     wanted = None if columns is None else [files, *columns, *([label] if label else [])]
     table = _read_table(scan.store, source, wanted)
     for name in wanted or [files, *([label] if label else [])]:
-        column_choice.check_known(path, name, table.columns)
+        options.check_known(path, name, table.columns)
 
     def locate(row: int) -> str:
         if table.lines is None:
@@ -96,7 +96,7 @@ def build(
     found = scan.store.stat(names, locate, scan.progress)
     rest = {name: values for name, values in table.columns.items() if name != files}
     if label is None:
-        label = next((name for name in column_choice.DEFAULTS if name in rest), "")
+        label = next((name for name in options.DEFAULTS if name in rest), "")
     classes, labels = None, None
     if label:
         classes, labels = _make_labels(path, label, rest.pop(label), locate)
@@ -155,7 +155,7 @@ def _read_separated(path: str, data: bytes, wanted: Sequence[str] | None) -> _Ta
                 continue
             if header is None:
                 header = [name.strip() for name in row]
-                column_choice.number_columns(path, header)
+                options.number_columns(path, header)
                 continue
             if len(row) != len(header):
                 raise FormatError(f"{path}, line {reader.line_num:,}: {len(row)} values")
@@ -167,7 +167,7 @@ def _read_separated(path: str, data: bytes, wanted: Sequence[str] | None) -> _Ta
     kept = [n for n, name in enumerate(header) if wanted is None or name in wanted]
     if wanted is not None:
         for name in wanted:
-            column_choice.check_known(path, name, dict.fromkeys(header))
+            options.check_known(path, name, dict.fromkeys(header))
     return _Table({header[n]: [row[n] for row in rows] for n in kept}, lines)
 
 
@@ -225,7 +225,7 @@ def _make_column(path: str, name: str, values: Sequence[Any], locate: Any) -> At
     """Make a column of the narrowest type that holds all values."""
     if isinstance(values, np.ndarray):
         if values.dtype.kind in "iu":
-            return Attribute(name, "numbers", column_choice.convert_labels(path, name, values))
+            return Attribute(name, "numbers", options.convert_labels(path, name, values))
         return Attribute(
             name, "numbers", values if values.dtype.kind == "b" else values.astype(np.float64)
         )
@@ -285,7 +285,7 @@ def _make_labels(
     if column.kind == "numbers":
         if column.dtype.kind not in "iu":
             raise UsageError(f"{path}: label {name!r} is {column.dtype}, neither whole nor a name")
-        return None, column_choice.convert_labels(path, name, column.values)
+        return None, options.convert_labels(path, name, column.values)
     texts = [value or "" for value in values]
     if "" in texts:
         raise FormatError(f"{locate(texts.index(''))}the label {name!r} is empty: give label=''")

@@ -35,7 +35,7 @@ from ..codecs.registry import CompressedChunk
 from ..fields import Codec, Field
 from ..layout import Layout
 from ..table import Index
-from . import column_choice
+from . import options
 from .chunk_grid import (
     ChunkGrid,
     check_shape,
@@ -440,4 +440,4 @@ def _read_labels(
         except ValueError as error:
             raise FormatError(f"{files.path(file)}: the labels are damaged: {error}") from None
     values = np.concatenate(decoded)
-    return column_choice.convert_labels(array.where, array.name, values), files
+    return options.convert_labels(array.where, array.name, values), files

@@ -1,10 +1,16 @@
-"""TFRecord: records of any length, each between checksums; on request parts of a tf.Example.
+"""Records of any length, one after the other: TFRecord, and MXNet RecordIO.
 
-A file has no index: all of it is walked, by small reads if records are large. The checksum of each
-length is always compared, the data's on request: once, when the file is walked
-(`check="all"`), or whenever a record is read (`verify=True`). `example` makes fields of features:
-each value is verbatim in the file, so that only the wanted ones are read later.
-Files compressed as a whole have no extents and are refused.
+TFRecord has each record between checksums. A file has no index: all of it is walked, by small reads
+if records are large. The checksum of each length is always compared, the data's on request: once,
+when the file is walked (`check="all"`), or whenever a record is read (`verify=True`). `example`
+makes fields of features: each value is verbatim in the file, so that only the wanted ones are read
+later. Files compressed as a whole have no extents and are refused.
+
+RecordIO cuts records in parts where their data hold the magic. The magic that was cut out follows
+each part but the last. A piece four bytes longer than its part contains it, so that records are
+read as they were written. `label="header"` reads the image header (IRHeader: flag, label, id, id2;
+24 bytes) that im2rec puts before each image. The header is then left out of the field, unless
+`header="keep"`. A `.idx` file beside is not needed and not read.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..fields import SUMS_FIELD, Field, mask_crc
-from ..layout import RowTable
+from ..layout import Layout, RowTable
 from ..table import Index
 from . import detection, options, shards
 from .shards import Scan
@@ -49,7 +55,7 @@ class TfRecords(NamedTuple):
     features: dict[str, RecordFeature]
 
 
-def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_tfrecord(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
     if given.get("verify") and given.get("example"):
         raise UsageError("verify=True is of whole records: leave example= out")
@@ -63,7 +69,7 @@ def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def sniff(head: bytes, name: str) -> bool:
+def sniff_tfrecord(head: bytes, name: str) -> bool:
     """True if the first length has its checksum: one in four billion others has it by chance."""
     if len(head) < 12:
         return name.lower().endswith(_SUFFIXES) and not head
@@ -71,7 +77,7 @@ def sniff(head: bytes, name: str) -> bool:
     return bool(length < 1 << 62 and stored == mask_crc(head[:8]))
 
 
-def build(
+def build_tfrecord(
     scan: Scan,
     check: str = "length",
     verify: bool = False,
@@ -148,3 +154,57 @@ def _refuse(
                 f"{files.path(file)}: at byte {records.offset[row]:,}: record {row:,} has {has} "
                 f"for the feature {name!r}, not {want}: correct the name, or leave it out"
             )
+
+
+# -- RecordIO --------------------------------------------------------------------------------------
+
+_MAGIC = (0xCED7230A).to_bytes(4, "little")
+
+
+def normalize_recordio(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    label = options.one_of("header", is_kept=True)
+    header = options.one_of("keep", "strip", is_kept=True)
+    return options.normalize(given, label=label, header=header, extensions=options.EXTENSIONS)
+
+
+def sniff_recordio(head: bytes, name: str) -> bool:
+    """True if a file begins with the magic of a record, or is an empty .rec file."""
+    return head.startswith(_MAGIC) or (not head and name.lower().endswith(".rec"))
+
+
+def build_recordio(
+    scan: Scan,
+    label: str | None = None,
+    header: str | None = None,
+    extensions: Sequence[str] = (".rec",),
+) -> Index:
+    """The index of all records of the files, in their order."""
+    strip = header == "strip" if header is not None else label is not None
+    files, sources = scan.list_files(extensions)
+    walked = scan.parse(
+        files, lambda _, source: source.walk("recordio", header=label is not None, strip=strip)
+    )
+    offsets, lengths = ([records[side] for records in walked] for side in ("offset", "length"))
+    counts = np.concatenate([np.diff(records["first"]) for records in walked])
+    shards.check_any(files, len(counts), "records")
+    layout: Layout = shards.lay_out_extents(offsets, lengths)
+    if (counts != 1).any():
+        layout = shards.lay_out_pieces(counts, offsets, lengths)
+    field = Field("data", np.dtype(np.uint8), None)
+    labels = _convert_labels(files, walked) if label is not None else None
+    return Index("recordio", files, (field,), (layout,), sources, label_column=labels)
+
+
+def _convert_labels(files: Files, walked: list[dict[str, Any]]) -> Int:
+    columns = []
+    for file, records in enumerate(walked):
+        label, flag = records["label"], records["flag"]
+        with np.errstate(invalid="ignore"):
+            whole = np.where(np.isfinite(label) & (np.abs(label) < 2**62), label, 0.5)
+        wrong = (flag > 0) | (whole != np.floor(whole))
+        for row in np.flatnonzero(wrong)[:1]:
+            has = f"{flag[row]:,} labels" if flag[row] else f"the label {label[row]}"
+            raise FormatError(f"{files.path(file)}: record {row:,} has {has}: leave label= out")
+        columns.append(label.astype(np.int64))
+    return np.concatenate(columns)

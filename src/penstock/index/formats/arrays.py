@@ -1,0 +1,339 @@
+"""Arrays back to back: numpy's own files (.npy), archives of them (.npz), and binary records.
+
+The first axis of an array counts the samples. One file, or several (a pattern, a list) of one dtype
+and row shape. A folder of .npy files is a tree, where each file is a sample. Headers are parsed by
+`numpy.lib.format`; its documentation describes the format.
+
+Each array of an archive, as numpy.savez writes it, is a field. By default all arrays are fields,
+and have to have the same number of rows; `fields` and `label` see `penstock.index.formats.options`.
+Compressed archives (numpy.savez_compressed) would have to be unpacked as a whole, and are refused.
+
+Binary records have one size, after an optional header. Such a file does not describe itself, so the
+caller gives the geometry: `record_bytes`, or `dtype` and `shape` of one record. One check is
+possible: the records have to fill each file exactly.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import struct
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import limits
+from ...arguments import check_whole
+from ...engine.store import StoreFile
+from ...errors import FormatError, UsageError
+from ...extent import Int
+from ..fields import Field
+from ..layout import Fixed
+from ..table import Index
+from . import options
+from .sandbox import BlockFile
+from .shards import Columns, Scan, number_first
+
+MAGIC = b"\x93NUMPY"
+_HEAD_BYTES = 12 + 10_000
+"""Most bytes of a header that numpy evaluates; structured types, with longer ones, are refused."""
+
+
+class NpyHeader(NamedTuple):
+    """Header of an array. `data_offset` is the byte at which the first sample starts."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    data_offset: int
+
+
+def build_npy(scan: Scan) -> Index:
+    """The index of the rows of one array, or of several of one row shape, file after file."""
+    files, sources = scan.list_files()
+    headers = scan.parse(files, lambda _, source: read_header(source, source.path))
+    part = make_field(files.path(0), headers[0])
+    assert part.nbytes is not None
+    for file, header in enumerate(headers):
+        other = make_field(files.path(file), header)
+        if other != part:
+            raise FormatError(f"{files.path(file)} is not of {part.dtype} {part.shape} as others")
+        check_room(files.path(file), header, part.nbytes, int(files.size[file]))
+    first = number_first([header.shape[0] for header in headers])
+    if not first[-1]:
+        raise FormatError(f"{files.path(0)} holds no samples: its shape is {headers[0].shape}")
+    base = np.array([header.data_offset for header in headers], np.int64)
+    return Index("npy", files, (part,), (Fixed(first, base, part.nbytes),), sources)
+
+
+def check_room(what: str, header: NpyHeader, row_bytes: int, held_bytes: int) -> None:
+    """Check that all rows that the header announces exist (FormatError)."""
+    announced, left = header.shape[0] * row_bytes, held_bytes - header.data_offset
+    if announced > left:
+        raise FormatError(f"{what}: {left:,} bytes are not {announced:,}: it is truncated")
+
+
+def read_header(source: StoreFile, what: str, offset: int = 0) -> NpyHeader:
+    """Read the header of an array that starts at `offset`; FormatError that names `what`."""
+    file = io.BytesIO(source.read(offset, _HEAD_BYTES))
+    try:
+        version = np.lib.format.read_magic(file)
+        if version[0] not in (1, 2, 3):
+            raise ValueError(f"version {version}")
+        # Version 3 differs in the encoding of field names, which only structured types have.
+        number = min(version[0], 2)
+        read = getattr(np.lib.format, f"read_array_header_{number}_0")
+        shape, is_fortran, dtype = read(file)
+        if min(shape, default=0) < 0 or math.prod(shape) >= limits.order_count_max:
+            raise ValueError(f"the shape {shape}")
+    except Exception as error:  # whatever a damaged literal makes numpy, ast or tokenize raise
+        reason = str(error).partition("\n")[0]
+        raise FormatError(f"{what}: the .npy header is damaged ({reason:.80})") from None
+    if is_fortran and len(shape) > 1:
+        raise FormatError(f"{what}: Fortran order scatters samples: save np.ascontiguousarray")
+    return NpyHeader(dtype, shape, file.tell())
+
+
+def make_field(path: str, header: NpyHeader, name: str = "data") -> Field:
+    """Make the field of an array's rows, or FormatError; the array may have no rows."""
+    dtype, shape = header.dtype, header.shape
+    if dtype.hasobject:
+        raise FormatError(f"{path} holds pickled Python objects, which can run code: save numbers")
+    if dtype.names is not None or dtype.subdtype is not None:
+        raise FormatError(
+            f"{path} holds a structured type: open it with format='records', "
+            f"record_bytes={dtype.itemsize}, header_bytes={header.data_offset}"
+        )
+    if not shape:
+        raise FormatError(f"{path} holds a single value: an array of samples has at least one axis")
+    part = Field(name, dtype, shape[1:])
+    if not part.nbytes:
+        raise FormatError(f"{path} holds no samples: its shape is {shape} of {dtype}")
+    return part
+
+
+# -- archives --------------------------------------------------------------------------------------
+
+_SUFFIX = ".npy"
+_LOCAL = struct.Struct("<4s5H3I2H")
+_DAMAGED = (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error)
+
+
+class _NpzArrays(NamedTuple):
+    """Arrays of one file: the fields, the bytes where their rows start, the number of rows."""
+
+    fields: list[Field]
+    base: list[int]
+    rows: int
+    labels: Int | None
+
+
+class ZipMember(NamedTuple):
+    """One entry: its name, its method of compression, and the place of its data as stored."""
+
+    name: str
+    method: int
+    encrypted: bool
+    offset: int
+    size: int
+
+
+def sniff_npz(head: bytes, name: str) -> bool:
+    """True if a file is an archive whose first member is an array, or whose name ends in .npz."""
+    if not head.startswith((b"PK\3\4", b"PK\5\6")):
+        return False
+    length = int.from_bytes(head[26:28], "little")
+    return head[30 : 30 + length].endswith(_SUFFIX.encode()) or name.lower().endswith(".npz")
+
+
+def build_npz(scan: Scan, fields: Columns = None, label: str | None = None) -> Index:
+    """The index of the rows of all arrays, file after file."""
+    files, sources = scan.list_files()
+    contents = scan.parse(files, lambda _, source: _parse_arrays(source, fields, label))
+    labels = [arrays.labels for arrays in contents if arrays.labels is not None]
+    for file, arrays in enumerate(contents):
+        if arrays.fields != contents[0].fields or len(labels) not in (0, len(contents)):
+            raise FormatError(f"{files.path(file)} holds other arrays: choose some by fields=")
+    first = number_first([arrays.rows for arrays in contents])
+    if not first[-1]:
+        raise FormatError(f"{files.path(0)} holds no samples: its arrays have no rows")
+    layouts = []
+    for number, part in enumerate(contents[0].fields):
+        assert part.nbytes is not None
+        base = np.array([arrays.base[number] for arrays in contents], np.int64)
+        layouts.append(Fixed(first, base, part.nbytes))
+    label_column = np.concatenate(labels) if labels else None
+    parts = tuple(contents[0].fields)
+    return Index("npz", files, parts, tuple(layouts), sources, label_column=label_column)
+
+
+def _parse_arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) -> _NpzArrays:
+    """Parse the chosen arrays of one archive."""
+    members = {
+        member.name.removesuffix(_SUFFIX): member
+        for member in _list_members(source)
+        if fields is None or member.name.endswith(_SUFFIX)
+    }
+    if not members:
+        raise FormatError(f"{source.path} holds no arrays: save some with numpy.savez")
+    wanted = {*(fields or members), *((label,) if label else options.DEFAULTS)}
+    headers = {name: _read_member(source, members[name]) for name in members if name in wanted}
+    integers = {n for n, h in headers.items() if h.dtype.kind in "ui" and len(h.shape) == 1}
+    names, label = options.choose_columns(source.path, list(members), integers, fields, label)
+    parts, base, rows = [], [], {}
+    for name in (*names, *((label,) if label else ())):
+        what, header = f"{source.path}, array {name!r}", headers[name]
+        part = make_field(what, header, name)
+        assert part.nbytes is not None
+        check_room(what, header, part.nbytes, members[name].size)
+        rows[name] = header.shape[0]
+        if name != label:
+            parts.append(part)
+            base.append(members[name].offset + header.data_offset)
+    if len(set(rows.values())) > 1:
+        counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
+        raise UsageError(f"{source.path}: numbers of rows differ ({counts}): give fields=")
+    labels = None
+    if label:
+        dtype, (count,), start = headers[label]
+        data = source.read(members[label].offset + start, count * dtype.itemsize)
+        labels = options.convert_labels(source.path, label, np.frombuffer(data, dtype))
+    return _NpzArrays(parts, base, rows[names[0]], labels)
+
+
+def _read_member(source: StoreFile, member: ZipMember) -> NpyHeader:
+    """Read the header of an array; FormatError unless its rows can be read in place."""
+    what = f"{source.path}, member {member.name!r}"
+    if not member.name.endswith(_SUFFIX):
+        raise FormatError(f"{what} is not an array: choose arrays with fields=")
+    if member.encrypted:
+        raise FormatError(f"{what} is encrypted: save the arrays with numpy.savez")
+    if member.method != zipfile.ZIP_STORED:
+        raise FormatError(f"{what} is compressed, and has no place: use numpy.savez")
+    return read_header(source, what, member.offset)
+
+
+# -- the archive -----------------------------------------------------------------------------------
+
+
+def _list_members(source: StoreFile) -> list[ZipMember]:
+    """List all entries but folders, with the place of their data; FormatError at a contradiction.
+
+    Reads the end, the directory, and the local header of every entry.
+    """
+    file = BlockFile(source)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries, end = archive.infolist(), archive.start_dir
+            members = [_locate_data(file, entry) for entry in entries]
+    except _DAMAGED as error:
+        if file.error is not None:
+            raise file.error from None
+        raise FormatError(f"{source.path}: damaged or truncated archive: {error}") from None
+    if len({member.name for member in members}) < len(members):
+        raise FormatError(f"{source.path}: two members have one name: save the archive again")
+    places = sorted((member.offset, member.offset + member.size) for member in members)
+    for (_, stop), (start, _) in itertools.pairwise([*places, (end, end)]):
+        if stop > start:
+            raise source.flaw(start, "members of the archive overlap: damaged")
+    return [member for member in members if not member.name.endswith("/")]
+
+
+def _locate_data(file: BlockFile, entry: zipfile.ZipInfo) -> ZipMember:
+    """Locate a member's data, whose place only its local header tells."""
+    file.seek(entry.header_offset)
+    head = file.read(_LOCAL.size) or b""
+    magic, _, flags, method, *_, name_bytes, extra_bytes = _LOCAL.unpack(head)
+    name = (file.read(name_bytes) or b"").decode("utf-8" if flags & 1 << 11 else "cp437", "replace")
+    # The two headers are written together: where they differ, one of them is damaged.
+    if magic != b"PK\3\4" or method != entry.compress_type or name != entry.orig_filename:
+        raise zipfile.BadZipFile(f"member {entry.filename!r} has another header at its place")
+    if method == zipfile.ZIP_STORED and entry.compress_size != entry.file_size:
+        raise zipfile.BadZipFile(f"stored member {entry.filename!r} has two sizes")
+    offset = entry.header_offset + _LOCAL.size + name_bytes + extra_bytes
+    return ZipMember(entry.filename, method, bool(entry.flag_bits & 1), offset, entry.compress_size)
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+_REACH = 100_000
+"""Maximum distance from the given size at which a size that divides is searched."""
+
+
+def normalize_records(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form: a dtype's name, a shape's list, and the record size."""
+    part = _make_record_field(
+        options.get("record_bytes"), options.get("dtype"), options.get("shape")
+    )
+    header_bytes = check_whole("header_bytes", options.get("header_bytes", 0), 0)
+    normalized: dict[str, Any] = {"record_bytes": part.nbytes, "header_bytes": header_bytes}
+    if "dtype" in options:
+        normalized |= {"dtype": part.dtype.str, "shape": list(part.shape or ())}
+    if "extensions" in options:
+        normalized["extensions"] = list(options["extensions"])
+    return normalized
+
+
+def build_records(
+    scan: Scan,
+    record_bytes: int,
+    header_bytes: int,
+    dtype: str | None = None,
+    shape: Sequence[int] | None = None,
+    extensions: Sequence[str] = (),
+) -> Index:
+    """The index of all records, file after file in ascending order of path bytes."""
+    part = _make_record_field(record_bytes, dtype, shape)
+    files, sources = scan.list_files(extensions)
+    payload = files.size - header_bytes
+    for file in np.flatnonzero((payload < 0) | (payload % record_bytes != 0))[:1].tolist():
+        raise _misfit_error(files.path(file), int(files.size[file]), record_bytes, header_bytes)
+    first = number_first(payload // record_bytes)
+    if not first[-1]:
+        raise FormatError(f"{files.path(0)} holds no records: it has no bytes after the header")
+    base = np.full(len(files), header_bytes, np.int64)
+    return Index("records", files, (part,), (Fixed(first, base, record_bytes),), sources)
+
+
+def _make_record_field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | None) -> Field:
+    """Make the field that the options describe, or UsageError."""
+    if dtype is None:
+        if shape is not None:
+            raise UsageError(f"shape is {shape!r} without a dtype: give dtype= as well")
+        if record_bytes is None:
+            raise UsageError("records need a size: give record_bytes=, or dtype= and shape=")
+        return Field("data", np.dtype(np.uint8), (check_whole("record_bytes", record_bytes, 1),))
+    try:
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise UsageError(f"dtype is {dtype!r}: numpy knows no such type") from None
+    if kind.hasobject or kind.names is not None or kind.subdtype is not None or not kind.itemsize:
+        raise UsageError(f"dtype is {kind}: use a number type, or record_bytes= for bytes")
+    sizes = () if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    part = Field("data", kind, tuple(check_whole("shape", size, 1) for size in sizes))
+    if record_bytes is not None and check_whole("record_bytes", record_bytes, 1) != part.nbytes:
+        raise UsageError(f"record_bytes is {record_bytes}, not {part.nbytes}: leave it out")
+    return part
+
+
+def _misfit_error(path: str, size: int, record_bytes: int, header_bytes: int) -> FormatError:
+    """Make the error for a file that records do not fill, with near sizes that would."""
+    if size < header_bytes:
+        return FormatError(
+            f"{path} has {size:,} bytes, less than header_bytes={header_bytes:,}: check it"
+        )
+    payload = size - header_bytes
+    rest = payload % record_bytes
+    # The nearest divisors below and above, within a factor of two.
+    smaller = range(record_bytes - 1, max(record_bytes // 2, record_bytes - _REACH, 1), -1)
+    larger = range(record_bytes + 1, min(record_bytes * 2, record_bytes + _REACH, payload + 1))
+    near = [next((n for n in sizes if payload % n == 0), 0) for sizes in (smaller, larger)]
+    shown = " or ".join(f"{size:,}" for size in near if size)
+    return FormatError(
+        f"{path} has {payload:,} bytes of records, which {record_bytes:,} does not divide: "
+        f"{rest:,} bytes are left over; "
+        + (f"a record size that divides is {shown}; " if shown else "")
+        + f"a header of {header_bytes + rest:,} bytes would fit (header_bytes=)"
+    )
