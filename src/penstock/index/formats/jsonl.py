@@ -193,13 +193,12 @@ def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _normalize_fields(name: str, value: Any) -> dict[str, str]:
     check = options.text("names, or {field: name in the object}", 1)
+    fields = value
     if not isinstance(value, Mapping):
-        value = dict.fromkeys(options.texts("names in a list", check, 1)(name, value))
-        value = {field: field for field in value}
-    for one in (*value, *value.values()):
-        if check(name, one).startswith("__"):
-            raise UsageError(f"{name} is {value!r}: give names, or {{field: name in the object}}")
-    return options.paths(name, value)
+        fields = {one: one for one in options.texts("names in a list", check, 1)(name, value)}
+    if any(check(name, one).startswith("__") for one in (*fields, *fields.values())):
+        raise UsageError(f"{name} is {value!r}: give names, or {{field: name in the object}}")
+    return options.paths(name, fields)
 
 
 def attach_fields(
