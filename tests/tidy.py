@@ -90,7 +90,7 @@ BUDGETS = {
     "doctor": 1_373,
     "engine": 5_767,
     "images": 1_544,
-    "index": 13_405,
+    "index": 13_071,
     "loader": 6_134,
     "order": 2_623,
     "penstock_bench": 12_776,
