@@ -88,7 +88,7 @@ BUDGETS = {
     "dataset": 4_824,
     "demo": 468,
     "doctor": 1_373,
-    "engine": 5_767,
+    "engine": 5_748,
     "images": 1_544,
     "index": 13_071,
     "loader": 6_134,
