@@ -307,7 +307,7 @@ class Checkpoints:
             self._failure = self._task.error or self._failure
             self._task = None
         if self._drain is not None and not held:
-            self._drain.settle(within, self._note_failure)
+            self._drain.wait(self._note_failure, within)
         if raises:
             failed, self._failure = self._failure, None
             if failed is not None:  # no call comes between, and so no interrupt

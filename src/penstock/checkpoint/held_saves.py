@@ -217,16 +217,13 @@ class Drain:
 
     # -- waiting -----------------------------------------------------------------------------------
 
-    def settle(self, within: JoinDeadline, note: Callable[[Exception], None]) -> None:
-        """Call `wait`; StalledError if it takes too long."""
+    def wait(self, note: Callable[[Exception], None], within: JoinDeadline | None = None) -> None:
+        """Wait until no save is on its way; StalledError if it takes too long. note: takes each
+        error since the last call."""
         task = self._tasks.get(self._newest)
-        if task is not None:
+        if task is not None and within is not None:
             within.join(task, next((save.step for save, _ in list(self._queue)), 0))
-        self.wait(note)
-
-    def wait(self, note: Callable[[Exception], None]) -> None:
-        """Wait until no save is on its way. note: takes each error since the last call."""
-        return self._tell_failures(self._newest, note)
+        self._tell_failures(self._newest, note)
 
     @property
     def under_way(self) -> bool:
@@ -364,7 +361,10 @@ def _find_held_saves(
             last = repository.find_last_attempt()
         described = []
         for folder, attempt in tiers.list_held_folders():
-            described.append(_describe_folder(tiers.storage, folder, attempt))
+            held = read_held_save(tiers.storage, folder)
+            document = None if held is None else held.encode()
+            shards = tiers.storage.find_whole_shards(folder)
+            described.append([attempt, folder, shards, document])
         return [list(last), described]
 
     rank_rows = ranks.run_together(look)
@@ -380,13 +380,6 @@ def _find_held_saves(
     if last.damage and any(parts.held is not None for parts in by_attempt.values()):
         raise StorageError(f"{last.damage}, and start the job again: what is held stays held")
     return last.attempt, last.is_lost, by_attempt
-
-
-def _describe_folder(storage: CheckpointStorage, folder: str, attempt: str) -> list[Any]:
-    held = read_held_save(storage, folder)
-    document = None if held is None else held.encode()
-    shards = storage.find_whole_shards(folder)
-    return [attempt, folder, shards, document]
 
 
 def _commit_held_save(

@@ -52,7 +52,7 @@ from .manifest import STATE, Attempt, CheckpointIndex, Piece, ShardEntry
 from .repository import Repository, WriteLock
 from .shards import Flush
 from .staging import Staged, StateSnapshot
-from .tiers import REPOSITORY, HeldSave, Tiers, copy_to_repository
+from .tiers import REPOSITORY, HeldSave, Tiers
 
 # -- ranks -----------------------------------------------------------------------------------------
 
@@ -423,8 +423,13 @@ class Save:
                 repository.storage.check_shard(path, shard)  # it is there still
                 continue
             began_s = repository.storage.read_clock()
+            repository.storage.check_shard(folder, shard)
             with open_flush() as flush:
-                copy_to_repository(repository, path, folder, shard, flush)
+                try:
+                    file = f"{folder}/{shard.file}"
+                    repository.write_shard(path, shard.file, file, flush)
+                except DataError as error:
+                    raise StorageError(str(error)) from None
                 flush.check()
             copied_bytes += shard.bytes
             seconds += repository.storage.read_clock() - began_s

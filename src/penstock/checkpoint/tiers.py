@@ -18,6 +18,8 @@ sooner. All bandwidths are of all writers of a host together.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
 import re
 import zlib
@@ -35,14 +37,7 @@ from .manifest import (
     seal,
     unseal,
 )
-from .repository import (
-    INDEX,
-    Folder,
-    FolderLock,
-    Repository,
-    remove_shards_folder,
-    write_index,
-)
+from .repository import INDEX, Folder, FolderLock, remove_shards_folder, write_index
 from .shards import Flush, ShardContent, translate_read_errors
 from .storage import CheckpointStorage
 
@@ -112,62 +107,41 @@ def choose_tiers(
     """
     free = [room.free_bytes for room in rooms]
     done_s = [0.0] * len(rooms)  # when each tier will have written the shards chosen for it
-    repository_s = _predict_drained_s(line, repository_bytes_per_s)
+    # When the first saves of the line are drained: none, one, ... all.
+    left_bytes = itertools.accumulate((save.left_bytes for save in line), initial=0)
+    drained_s = [_predict_s(0.0, left, repository_bytes_per_s) for left in left_bytes]
+    drained_s[0], repository_s = 0.0, drained_s[-1] if line else 0.0
     choices = []
     for size in sizes:
-        predicted: list[float | None] = []
-        best, best_s, best_after = (
-            REPOSITORY,
-            _predict_end_s(repository_s, size, repository_bytes_per_s),
-            len(line),
-        )
-        tried = False
+        straight_s = _predict_s(repository_s, size, repository_bytes_per_s)
+        predicted, is_tried = [], False
+        best, best_s, best_after = REPOSITORY, straight_s, len(line)
         for number, room in enumerate(rooms):
-            after = _count_saves_before_room(size, free[number], line, number)
-            wait_s = (
-                None if after is None else _predict_drained_s(line[:after], repository_bytes_per_s)
-            )
-            end_s = None
-            if after is not None and wait_s is not None and room.bytes_per_s != 0:
-                begin_s = max(done_s[number], wait_s)
-                end_s = _predict_end_s(begin_s, size, room.bytes_per_s)
-                unknown = room.bytes_per_s is None and after == 0
-                sooner = end_s is not None and (best_s is None or end_s < best_s)
-                if not tried and (unknown or sooner):
-                    best, best_s, best_after, tried = number, end_s, after, unknown
+            freed = (save.freed_bytes[number] for save in line)
+            room_bytes = itertools.accumulate(freed, initial=free[number])
+            # The saves that have to be drained before the tier has room.
+            after = next((count for count, there in enumerate(room_bytes) if there >= size), None)
+            end_s = math.inf
+            if after is not None and drained_s[after] < math.inf and room.bytes_per_s != 0:
+                begin_s = max(done_s[number], drained_s[after])
+                end_s = _predict_s(begin_s, size, room.bytes_per_s)
+                is_unknown = room.bytes_per_s is None and after == 0
+                if not is_tried and (is_unknown or end_s < best_s):
+                    best, best_s, best_after, is_tried = number, end_s, after, is_unknown
             predicted.append(end_s)
-        predicted.append(_predict_end_s(repository_s, size, repository_bytes_per_s))
-        choices.append(TierChoice(best, best_after, tuple(predicted)))
+        known_s = tuple(None if end_s == math.inf else end_s for end_s in (*predicted, straight_s))
+        choices.append(TierChoice(best, best_after, known_s))
         if best == REPOSITORY:
             repository_s = best_s
         else:
             free[best] -= size
-            done_s[best] = done_s[best] if best_s is None else best_s
+            done_s[best] = done_s[best] if best_s == math.inf else best_s
     return choices
 
 
-def _predict_end_s(begin_s: float | None, size: int, bytes_per_s: float | None) -> float | None:
-    """Predict when a write of this size has ended that begins at `begin_s`."""
-    if begin_s is None or not bytes_per_s:
-        return None
-    return begin_s + size / bytes_per_s
-
-
-def _predict_drained_s(line: Sequence[WaitingSave], bytes_per_s: float | None) -> float | None:
-    """Predict when all of these saves are drained."""
-    return _predict_end_s(0.0, sum(save.left_bytes for save in line), bytes_per_s) if line else 0.0
-
-
-def _count_saves_before_room(
-    size: int, free: int, line: Sequence[WaitingSave], number: int
-) -> int | None:
-    """Count the saves that have to be drained before a tier has room; None if all of them do not
-    suffice."""
-    for after, save in enumerate([None, *line]):
-        free += save.freed_bytes[number] if save is not None else 0
-        if free >= size:
-            return after
-    return None
+def _predict_s(begin_s: float, size: int, bytes_per_s: float | None) -> float:
+    """Predict when a write has ended that begins at `begin_s`; inf if the rate is not known."""
+    return begin_s + size / bytes_per_s if bytes_per_s else math.inf
 
 
 class Rates:
@@ -246,15 +220,16 @@ class HeldSave:
         return [self.after, self.index.encoded.decode()]
 
     @classmethod
-    def decode(cls, document: Sequence[Any], where: str) -> HeldSave:
-        """Decode what `encode` returned."""
-        if type(document) is not list or [type(part) for part in document] not in (
-            [str, str],
-            [type(None), str],
-        ):
-            raise FormatError(f"{where} is {document!r:.80}, not the index of a held save")
-        after, text = document
-        return cls(after, decode_index(text.encode(), where))
+    def decode(cls, document: Any, where: str) -> HeldSave:
+        """Decode what `encode` returned; FormatError if it is something else."""
+        try:
+            after, text = document
+            if isinstance(after, str | None):
+                return cls(after, decode_index(text.encode(), where))
+        except (AttributeError, TypeError, ValueError) as error:
+            if isinstance(error, FormatError):
+                raise
+        raise FormatError(f"{where} is {document!r:.80}, not the index of a held save")
 
 
 class Tiers:
@@ -348,21 +323,13 @@ class Tiers:
         tier."""
         rooms = []
         for number, held in enumerate(held_bytes):
-            free = self._measure_free(number, held)
+            free, most = -1, self._bytes_max[number]
+            if number not in self._left_out:
+                with contextlib.suppress(OSError):
+                    free, total = self.storage.measure_room(self.paths[number])
+                    free = free - total // _RESERVE if most is None else min(free, most - held)
             rooms.append(TierRoom(free, self.rates[number]))
         return rooms
-
-    def _measure_free(self, number: int, held: int) -> int:
-        if number in self._left_out:
-            return -1
-        try:
-            free, total = self.storage.measure_room(self.paths[number])
-        except OSError:
-            return -1
-        most = self._bytes_max[number]
-        if most is not None:
-            return min(int(free), most - held)
-        return int(free) - int(total) // _RESERVE
 
     # -- holding -----------------------------------------------------------------------------------
 
@@ -444,18 +411,6 @@ class Tiers:
         for path, _ in self.list_held_folders():
             with contextlib.suppress(OSError):
                 remove_shards_folder(self.storage, path)
-
-
-def copy_to_repository(
-    repository: Repository, attempt_path: str, folder: str, shard: ShardEntry, flush: Flush
-) -> None:
-    """Copy a shard from its folder on a tier to the repository. MissingError or FormatError if it
-    is not held any more; StorageError if the repository does not take it."""
-    repository.storage.check_shard(folder, shard)
-    try:
-        repository.write_shard(attempt_path, shard.file, f"{folder}/{shard.file}", flush)
-    except DataError as error:
-        raise StorageError(str(error)) from None
 
 
 def read_held_save(storage: CheckpointStorage, folder: str) -> HeldSave | None:
