@@ -82,7 +82,7 @@ them."""
 BUDGETS = {
     "": 1_823,
     "cache": 4_126,
-    "checkpoint": 6_740,
+    "checkpoint": 6_667,
     "cli": 2_476,
     "convert": 2_721,
     "dataset": 4_824,
@@ -97,7 +97,7 @@ BUDGETS = {
     "penstock_sim": 6_953,
     "plan": 3_279,
     "ranks": 599,
-    "sharing": 3_847,
+    "sharing": 3_790,
     "testing": 1_971,
     "torch": 2_820,
     "trainers": 839,

@@ -21,6 +21,7 @@ rank's, and are not compared.
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -96,18 +97,6 @@ def _draw_lines(
     return np.maximum(0, np.minimum(drawn * _LINE, sizes - _LINE)), ends[:-1]
 
 
-class _Span:
-    """Memory of this process, as numpy takes it."""
-
-    def __init__(self, address: int, size: int) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": (size,),
-            "typestr": "|u1",
-            "data": (address, True),
-        }
-
-
 def _begin_copy(block: ArrayBlock, starts: npt.NDArray[np.int64]) -> Any:
     """Copy the lines of a block that start at these bytes; on a device they are gathered there."""
     length, leaf = min(block.bytes, _LINE), block.leaves[0]
@@ -115,7 +104,7 @@ def _begin_copy(block: ArrayBlock, starts: npt.NDArray[np.int64]) -> Any:
         return _copy_elements(leaf, starts, length)
     if block.device != "cpu":
         return import_tensors().begin_gather(leaf.value, starts + block.lowest, length)
-    memory = np.asarray(_Span(block.lowest, block.bytes))
+    memory = memoryview((ctypes.c_uint8 * block.bytes).from_address(block.lowest))
     return np.ndarray((block.bytes - length + 1,), f"V{length}", memory, 0, (1,))[starts]
 
 
@@ -143,8 +132,10 @@ def build_difference_error(step: int, rank_rows: Sequence[Sequence[Sequence[Any]
     others = [rank for rank, shape in enumerate(shapes) if shape != shapes[0]]
     if others:
         mine, theirs = shapes[0], shapes[others[0]]
-        equal = sum(1 for _ in _list_common(mine, theirs))
-        names = [rows[equal][0] for rows in (mine, theirs) if equal < len(rows)]
+        pairs = enumerate(zip(mine, theirs, strict=False))
+        differing = (place for place, pair in pairs if pair[0] != pair[1])
+        first = next(differing, min(len(mine), len(theirs)))
+        names = [rows[first][0] for rows in (mine, theirs) if first < len(rows)]
         return UsageError(
             f"the ranks save states of different shape at step {step}: {_name_ranks(others)}"
             f" from rank 0, first at {' and '.join(map(repr, dict.fromkeys(names)))}: save equal"
@@ -167,16 +158,6 @@ def build_values_error(step: int, name: str, first: int, others: Sequence[int]) 
         f" {first}: make them equal, or save them by per_rank= (with torch.distributed.checkpoint,"
         " by other names); nothing was committed"
     )
-
-
-def _list_common(mine: Sequence[Any], theirs: Sequence[Any]) -> list[Any]:
-    """List the rows at the beginning that are equal."""
-    equal: list[Any] = []
-    for row, other in zip(mine, theirs, strict=False):
-        if row != other:
-            break
-        equal.append(row)
-    return equal
 
 
 def _name_ranks(ranks: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ from .manifest import (
     STATE,
     STATE_BLOCK,
     CheckpointIndex,
+    Memory,
     Piece,
     check_coverage,
     get_block_sizes,
@@ -133,8 +134,11 @@ def load_entry(repository: Repository, entry: CheckpointEntry, place: Place) -> 
     tree = _choose_pieces(own_pieces, OWN_TREE) if place.world_size == index.ranks else []
     own = None
     if tree:
+        name, size = tree[0].name, sum(piece.length for piece in tree)
         own_where = f"{entry.path}/{tree[0].file}"
-        content = parse_json(_read_block(repository, entry, tree), own_where)
+        described = _Blocks({"blocks": {name: size}}, tree, own_where)
+        repository.storage.read_pieces(entry.path, tree, described.targets.get)
+        content = parse_json(described.get_block(name).tobytes(), own_where)
         own = _Blocks(content, _choose_pieces(own_pieces, OWN_BLOCK), own_where)
     targets = common.targets | (own.targets if own else {})
     repository.storage.read_pieces(entry.path, pieces, targets.get)
@@ -162,11 +166,13 @@ class _Blocks:
             for piece in pieces
         }
 
+    def get_block(self, name: str) -> Memory:
+        """Return the bytes of a block."""
+        return self._memory[name][: self._sizes[name]]
+
     def rebuild(self, *names: str) -> list[Any]:
         """Rebuild the parts of the state that have these names, and no others."""
-        state = pytree.rebuild_state(
-            self._tree, lambda name: self._memory[name][: self._sizes[name]], self._where
-        )
+        state = pytree.rebuild_state(self._tree, self.get_block, self._where)
         if type(state) is not dict or state.keys() != set(names):
             raise FormatError(
                 f"{self._where} has no parts {' and '.join(names)}: load another checkpoint"
@@ -176,16 +182,6 @@ class _Blocks:
 
 def _choose_pieces(pieces: Sequence[Piece], dtype: str) -> list[Piece]:
     return [piece for piece in pieces if piece.dtype == dtype]
-
-
-def _read_block(repository: Repository, entry: CheckpointEntry, pieces: Sequence[Piece]) -> bytes:
-    """Read the one block that these pieces are."""
-    size = sum(piece.length for piece in pieces)
-    check_coverage({pieces[0].name: size}, pieces, entry.path)
-    memory = shards.allocate_block(size)
-    targets = {piece: memory[piece.offsets[0] :][: piece.padded_bytes] for piece in pieces}
-    repository.storage.read_pieces(entry.path, pieces, targets.get)
-    return memory[:size].tobytes()
 
 
 def verify_checkpoint(repository: Repository, entry: CheckpointEntry) -> int:

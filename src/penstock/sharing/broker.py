@@ -99,9 +99,10 @@ class Broker:
         )
         self._stopped = False
         with contextlib.ExitStack() as undo:
-            _enter(path, self._group)
-            undo.enter_context(_lock_socket(path))
-            self._listener = undo.enter_context(_open_listener(path, self._group))
+            with _refuse_path(path):
+                _enter(path, self._group)
+                _lock_socket(path, undo)
+                self._listener = _open_listener(path, self._group, undo)
             self._wake, self._woken = socket.socketpair()
             undo.callback(self._wake.close)
             undo.callback(self._woken.close)
@@ -297,84 +298,79 @@ def _read_groups(connection: socket.socket) -> tuple[int, ...]:
     return struct.unpack(f"{len(raw) // 4}I", raw)
 
 
+@contextlib.contextmanager
+def _refuse_path(path: Path) -> Iterator[None]:
+    """Turn errors of the system about the socket's path into a UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"socket {str(path)!r} cannot be made ({error}): use another path, or a group that you"
+            " belong to"
+        ) from None
+
+
 def _enter(path: Path, group: int | None) -> None:
     """Make the folder if there is none, and check who can do what in it."""
     if len(os.fsencode(path)) > _path_bytes - len(_new):
         raise UsageError(f"socket {str(path)!r} is too long: use {_path_bytes - len(_new)} bytes")
     folder = path.parent
-    try:
-        if not folder.exists():
-            folder.mkdir(mode=0o700, parents=True)
-            if group is not None:
-                os.chown(folder, -1, group)
-                folder.chmod(0o710)
-        status = folder.stat()
-        if status.st_uid not in (os.getuid(), 0) or (
-            status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
-        ):
+    if not folder.exists():
+        folder.mkdir(mode=0o700, parents=True)
+        if group is not None:
+            os.chown(folder, -1, group)
+            folder.chmod(0o710)
+    status = folder.stat()
+    is_open = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+    if status.st_uid not in (os.getuid(), 0) or is_open:
+        raise UsageError(
+            f"{folder} is another user's, or others may write there (user {status.st_uid}, mode"
+            f" {status.st_mode & 0o7777:o}): use a folder of your own"
+        )
+    for parent in (folder, *folder.absolute().parents) if group is not None else ():
+        status = parent.stat()
+        if not status.st_mode & (stat.S_IXGRP if status.st_gid == group else stat.S_IXOTH):
             raise UsageError(
-                f"{folder} is another user's, or others may write there (user {status.st_uid}, "
-                f"mode {status.st_mode & 0o7777:o}): use a folder of your own"
+                f"group {group} cannot enter {parent} (mode {status.st_mode & 0o7777:o}): serve"
+                " in a folder that it can enter"
             )
-        for parent in (folder, *folder.absolute().parents) if group is not None else ():
-            status = parent.stat()
-            if not status.st_mode & (stat.S_IXGRP if status.st_gid == group else stat.S_IXOTH):
-                raise UsageError(
-                    f"group {group} cannot enter {parent} (mode {status.st_mode & 0o7777:o}): serve"
-                    " in a folder that it can enter"
-                )
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be used ({error}): use another folder") from None
 
 
-@contextlib.contextmanager
-def _lock_socket(path: Path) -> Iterator[None]:
+def _lock_socket(path: Path, undo: contextlib.ExitStack) -> None:
     """Hold the right to serve at the path, while this process lives."""
-    with contextlib.ExitStack() as undo:
-        try:
-            file = open_own(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-            undo.callback(os.close, file)
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(file, 20, 0).decode("ascii", "replace") or "unknown"
-            raise UsageError(
-                f"a broker serves at {path} already (process {holder}): end it first, or serve at "
-                "another path"
-            ) from None
-        except OSError as error:
-            raise UsageError(
-                f"socket {str(path)!r} cannot be made ({error}): use another path"
-            ) from None
-        os.ftruncate(file, 0)
-        os.pwrite(file, str(os.getpid()).encode(), 0)
-        yield
+    file = open_own(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    undo.callback(os.close, file)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(file, 20, 0).decode("ascii", "replace") or "unknown"
+        raise UsageError(
+            f"a broker serves at {path} already (process {holder}): end it first, or serve at "
+            "another path"
+        ) from None
+    os.ftruncate(file, 0)
+    os.pwrite(file, str(os.getpid()).encode(), 0)
 
 
-@contextlib.contextmanager
-def _open_listener(path: Path, group: int | None) -> Iterator[socket.socket]:
+def _open_listener(path: Path, group: int | None, undo: contextlib.ExitStack) -> socket.socket:
     """Make the socket; it appears at its path once it has its mode."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    new = f"{path}{_new}"
-    with listener:
-        try:
-            if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
-                raise UsageError(f"{path} is there and no socket: use another path")
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(new)
-            listener.bind(new)
-            os.chmod(new, 0o600)
-            if group is not None:
-                os.chown(new, -1, group)
-                os.chmod(new, 0o660)
-            listener.listen(128)
-            os.replace(new, path)
-        except OSError as error:
-            raise UsageError(
-                f"socket {str(path)!r} cannot be made ({error}): use another path, or a group that "
-                "you belong to"
-            ) from None
-        try:
-            yield listener
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+    undo.enter_context(listener)
+    if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
+        raise UsageError(f"{path} is there and no socket: use another path")
+    new = Path(f"{path}{_new}")
+    new.unlink(missing_ok=True)
+    listener.bind(str(new))
+    new.chmod(0o600)
+    if group is not None:
+        os.chown(new, -1, group)
+        new.chmod(0o660)
+    listener.listen(128)
+    new.replace(path)
+    undo.callback(_remove, path)
+    return listener
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

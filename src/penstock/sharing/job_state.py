@@ -321,15 +321,12 @@ class JobState:
         known = [member.measured for member in self.active if member.measured is not None]
         if len(known) < 2:
             return known[0] if known else None
-        return JobMeasurement(
-            samples_per_s=bound_number(
-                math.fsum(measurement.samples_per_s for measurement in known)
-            ),
-            cores=bound_number(math.fsum(measurement.cores for measurement in known)),
-            bytes_per_s=bound_number(math.fsum(measurement.bytes_per_s for measurement in known)),
-            stall=min(1.0, math.fsum(measurement.stall for measurement in known) / len(known)),
-            samples=bound_number(math.fsum(measurement.samples for measurement in known)),
-        )
+        stall = min(1.0, math.fsum(measurement.stall for measurement in known) / len(known))
+        sums = {
+            name: bound_number(math.fsum(getattr(measurement, name) for measurement in known))
+            for name in ("samples_per_s", "cores", "bytes_per_s", "samples")
+        }
+        return JobMeasurement(stall=stall, **sums)
 
     def profile(self) -> JobProfile | None:
         """Return the profile of its active members together.
@@ -340,9 +337,9 @@ class JobState:
         known = [
             (member.profile, member.measured) for member in active if member.profile is not None
         ]
-        profiles = [profile for profile, _ in known]
-        if not profiles:
+        if not known:
             return None
+        profiles = [profile for profile, _ in known]
         if len(active) == 1:
             return replace(profiles[0], efficiency=self.efficiency)
         rates = [measured.samples_per_s if measured else 0.0 for _, measured in known]
@@ -356,18 +353,15 @@ class JobState:
                 math.fsum(rate / total * getattr(profile, name) for rate, profile in pairs)
             )
 
-        left = [
-            profile.remaining_samples
-            for profile in profiles
-            if profile.remaining_samples is not None
-        ]
+        slowest = min(profile.samples_per_s for profile in profiles)
+        remaining = [profile.remaining_samples for profile in profiles]
+        known_remaining = [samples for samples in remaining if samples is not None]
+        is_known = len(known_remaining) == len(profiles)
         return JobProfile(
-            samples_per_s=bound_number(
-                len(active) * min(profile.samples_per_s for profile in profiles)
-            ),
+            samples_per_s=bound_number(len(active) * slowest),
             cpu_s=mean("cpu_s"),
             storage_bytes=mean("storage_bytes"),
-            remaining_samples=bound_number(math.fsum(left)) if len(left) == len(profiles) else None,
+            remaining_samples=bound_number(math.fsum(known_remaining)) if is_known else None,
             efficiency=self.efficiency,
         )
 

@@ -150,15 +150,18 @@ class _Writer:
     def progress(self) -> float:
         return 1 - self.delay_s / self.age_s
 
+    def sum_open(self, name: str) -> float:
+        """Sum a field of the transfers under way."""
+        return math.fsum(getattr(transfer, name) for transfer in self.open.values())
+
     def settle(self, now_s: float, bandwidth: float) -> None:
         """Account for the time since `settled_s`."""
         spent_s = max(0.0, now_s - self.settled_s)
         self.settled_s = max(now_s, self.settled_s)
         self.age_s += spent_s
         if self.open and bandwidth < math.inf:
-            wanted = min(bandwidth, math.fsum(transfer.could for transfer in self.open.values()))
-            got = math.fsum(transfer.rate for transfer in self.open.values())
-            self.delay_s += spent_s * max(0.0, 1 - got / wanted)
+            wanted = min(bandwidth, self.sum_open("could"))
+            self.delay_s += spent_s * max(0.0, 1 - self.sum_open("rate") / wanted)
         if self.age_s > _memory_s:
             self.delay_s *= _memory_s / self.age_s
             self.age_s = _memory_s
@@ -294,11 +297,7 @@ class Transfers:
                 transfer.rate = math.inf
             return
         waiting = [
-            Waiting(
-                math.fsum(transfer.could for transfer in writer.open.values()),
-                progress=writer.progress,
-            )
-            for writer in writers
+            Waiting(writer.sum_open("could"), progress=writer.progress) for writer in writers
         ]
         for writer, rate in zip(writers, grant(waiting, bandwidth, _rule), strict=True):
             parts = [Waiting(transfer.could) for transfer in writer.open.values()]
@@ -326,12 +325,10 @@ class Transfers:
                 "job": job,
                 "owner": owner,
                 "transfers": len(writer.open),
-                "bytes": math.fsum(transfer.bytes for transfer in writer.open.values()),
-                "moved": math.fsum(transfer.moved for transfer in writer.open.values()),
-                "bytes_per_s": None
-                if self._bandwidth == math.inf
-                else math.fsum(transfer.rate for transfer in writer.open.values()),
-                "measured": math.fsum(transfer.taken for transfer in writer.open.values()),
+                "bytes": writer.sum_open("bytes"),
+                "moved": writer.sum_open("moved"),
+                "bytes_per_s": None if self._bandwidth == math.inf else writer.sum_open("rate"),
+                "measured": writer.sum_open("taken"),
                 "progress": writer.progress,
             }
             for (owner, job), writer in self._writers.items()
