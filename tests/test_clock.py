@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.clock import Clock, EventQueue, JumpingClock, SystemClock
+from penstock.clock import Clock, JumpingClock, SystemClock
+from penstock_sim.event_queue import EventQueue
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), JumpingClock()], ids=["system", "jumping"])

@@ -80,14 +80,14 @@ FOLDERS = {
 them."""
 
 BUDGETS = {
-    "": 1_823,
+    "": 1_792,
     "cache": 4_126,
     "checkpoint": 6_667,
-    "cli": 2_476,
+    "cli": 2_373,
     "convert": 2_721,
     "dataset": 4_824,
     "demo": 468,
-    "doctor": 1_373,
+    "doctor": 1_290,
     "engine": 5_748,
     "images": 1_544,
     "index": 13_071,

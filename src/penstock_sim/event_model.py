@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock import limits
-from penstock.clock import EventQueue
 from penstock.errors import UsageError
 from penstock.extent import Extents, Int
 from penstock.index import Field, Layout, RowTable
 from penstock.plan import Group, Ids, Keys, Locality, Session
 
 from . import contention, policies
+from .event_queue import EventQueue
 from .event_rank import Device, EventRank, SharedStorage
 from .fluid_model import check_staging, stage_mb_s
 from .scenario import SOURCES, EpochSampling, Result, Scenario

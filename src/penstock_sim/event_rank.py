@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from penstock import limits
-from penstock.clock import EventQueue
 from penstock.engine import AGING, Purpose
 from penstock.extent import Int
 from penstock.plan import CacheSession, Group, Keys, Session, StepPlan, cache_actions
 from penstock.plan.cache_actions import BUSY, MINE, READY, NodeTier, Want
 
 from .closed_forms import Floats
+from .event_queue import EventQueue
 
 if TYPE_CHECKING:
     from .event_model import EventCluster

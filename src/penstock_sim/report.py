@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from penstock.cli.quantities import counted, duration, number, size, size_unit, time_unit
+from penstock.cli.quantities import counted, duration, number
 from penstock_bench.page import NumberRow, PlottedLine, number_rows, render
+from penstock_bench.page.quantities import size, size_unit, time_unit
 
 from .closed_forms import Floats
 from .scenario import SOURCES, Result, Scenario

@@ -16,14 +16,12 @@ from penstock.doctor.roofline import (
     Demand,
     Resource,
     Roofline,
-    RunCounts,
     Supply,
     computing_supply,
     estimate_roofline,
-    judge_run,
-    staging_supply,
 )
 from penstock.errors import UsageError
+from penstock_bench.results.roofline import RunCounts, judge_run, staging_supply
 
 rates = st.floats(1e-3, 1e12)
 demands = st.builds(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.clock import EventQueue
 from penstock_sim import _kernels
+from penstock_sim.event_queue import EventQueue
 from penstock_sim.event_rank import Device, Flow, SharedStorage
 from tests.slices import first
 

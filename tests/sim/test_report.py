@@ -19,10 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock_sim as sim
-from penstock.cli import app, quantities
+from penstock.cli import app
 from penstock.errors import UsageError
 from penstock_bench import page as layout
 from penstock_bench import page as pages
+from penstock_bench.page import quantities
 from penstock_sim import report, sweep
 from penstock_sim.fluid_model import TRAFFIC
 from penstock_sim.scenario import SOURCES, Result

@@ -15,8 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from penstock.clock import EventQueue
 from penstock.sharing.lease import Terms
+from penstock_sim.event_queue import EventQueue
 from tests.virtual.broker_host import ROUNDING, VirtualBroker
 from tests.virtual.broker_member import VirtualMember
 from tests.virtual.broker_process import SharingParts, VirtualEnd, VirtualProcess

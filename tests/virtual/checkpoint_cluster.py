@@ -23,11 +23,11 @@ from penstock.budget import Budget
 from penstock.checkpoint import Flush, LocalTier, Staging
 from penstock.checkpoint.manifest import Attempt
 from penstock.checkpoint.staging import Fence, StateSnapshot, divide_state
-from penstock.clock import EventQueue
 from penstock.engine import storage_errors
 from penstock.engine.object_client import ObjectRefused
 from penstock.errors import DataError, PenstockError, StorageError, UsageError, WorkerError
 from penstock.ranks.place import Place
+from penstock_sim.event_queue import EventQueue
 from tests.virtual.baton import BatonThread, KilledError
 from tests.virtual.checkpoint_oracles import CheckpointOracles, check_state, make_own, make_state
 from tests.virtual.checkpoint_scenario import (

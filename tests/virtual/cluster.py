@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import limits
-from penstock.clock import EventQueue
 from penstock.errors import PenstockError
 from penstock.extent import Int, Requests
 from penstock.plan import CacheSession, Keys, Placement
 from penstock.plan.cache_actions import NodeTier
 from penstock.plan.cache_blocks import BlockLayout
+from penstock_sim.event_queue import EventQueue
 from tests.virtual.network import VirtualNetwork
 from tests.virtual.node import (
     DISK_ALIGNMENT,

@@ -16,9 +16,9 @@ from typing import Protocol
 import numpy as np
 
 from penstock import limits
-from penstock.clock import EventQueue
 from penstock.extent import Int
 from penstock.plan import Keys
+from penstock_sim.event_queue import EventQueue
 from tests.virtual.node import Buffer, require
 from tests.virtual.scenario import VirtualScenario
 

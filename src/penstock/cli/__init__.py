@@ -39,11 +39,7 @@ if TYPE_CHECKING:
     from .console import GOES_ON as GOES_ON
     from .console import check_writable as check_writable
     from .console import explain_interrupt as explain_interrupt
-    from .console import repeat_command as repeat_command
     from .console import replace_file as replace_file
-    from .console import results_alone as results_alone
-    from .console import write_page as write_page
-    from .console import write_results as write_results
     from .console import write_text as write_text
     from .options import AsJson as AsJson
     from .options import option as option
@@ -53,8 +49,7 @@ else:
         {
             "app": "HelpedCommand HelpedGroup complete_names make_app",
             "commands": "LazyCommand",
-            "console": "GOES_ON check_writable console explain_interrupt repeat_command "
-            "replace_file results_alone write_page write_results write_text",
+            "console": "GOES_ON check_writable console explain_interrupt replace_file write_text",
             "options": "AsJson option",
             "quantities": "quantities",
         },

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 import time
 import warnings
@@ -190,20 +189,6 @@ def escape(text: str) -> str:
 
 # -- files -----------------------------------------------------------------------------------------
 
-_WRITTEN = {"--html", "--json", "--csv", "--write"}
-"""Options for files that commands write."""
-_STANDARD_OUTPUT = Path("-")
-
-
-def repeat_command() -> str:
-    """Return the command line that repeats this one, without the files that it writes."""
-    words, is_path = ["penstock"], False
-    for word in sys.argv[1:]:
-        if not is_path and word.partition("=")[0] not in _WRITTEN:
-            words.append(word)
-        is_path = not is_path and word in _WRITTEN
-    return shlex.join(words)
-
 
 def check_writable(*paths: Path | None) -> None:
     """Raise UsageError, before any work, for paths that no file can have."""
@@ -212,18 +197,6 @@ def check_writable(*paths: Path | None) -> None:
             raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
         if path is not None and path.is_dir():
             raise UsageError(f"cannot write {path}: it is a folder; give the path of a file")
-
-
-@contextmanager
-def results_alone(path: Path | None) -> Iterator[None]:
-    """Keep all other output from standard output if `write_results` writes to it."""
-    if path != _STANDARD_OUTPUT:
-        check_writable(path)
-    before, out.stderr = out.stderr, path == _STANDARD_OUTPUT
-    try:
-        yield
-    finally:
-        out.stderr = before
 
 
 @contextmanager
@@ -246,21 +219,3 @@ def write_text(path: Path, text: str) -> None:
     """Write all of the text, or leave the file as it was."""
     with replace_file(path) as file:
         file.write(text)
-
-
-def write_page(path: Path, text: str) -> None:
-    """Write a page, and show its path."""
-    write_text(path, text)
-    show(f"page: {escape(str(path))}")
-
-
-def write_results(path: Path | None, values: object) -> None:
-    """Write values as JSON to a path, and show it; "-" is standard output."""
-    if path is None:
-        return
-    text = json.dumps(values, indent=1) + "\n"
-    if path == _STANDARD_OUTPUT:
-        sys.stdout.write(text)
-    else:
-        write_text(path, text)
-        show(f"results: {escape(str(path))}")

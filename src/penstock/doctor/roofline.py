@@ -6,8 +6,7 @@ Supplies are measured one at a time (`ceilings`), so the result is a bound, not 
 resources that are busy at the same time may slow each other down. The lowest ceiling binds. Its
 distance to the next one is the most that can be gained before that one binds.
 
-`estimate_roofline` uses measurements made before a run. `judge_run` adds the counters of a run of
-any loader. For runs of penstock's own loader `penstock.loader.explain_run` knows more.
+For runs of penstock's own loader `penstock.loader.explain_run` knows more.
 """
 
 from __future__ import annotations
@@ -41,8 +40,6 @@ _USES: Mapping[Resource, str] = {
 }
 """Resources of which each sample uses an amount of its own, and the amount's name in `Demand`."""
 
-_waiting_min = 0.05
-"""Part of the time below which a run is not considered to be waiting."""
 _large_read_bytes = 1 << 20
 """Size from which reads are limited by bandwidth, so that their rate adds no information."""
 _gain_min = 1.05
@@ -185,15 +182,6 @@ def computing_supply(step_s: float, batch_size: int, ranks: int = 1) -> Supply:
     return Supply(ranks * batch_size / step_s, step if ranks == 1 else f"{ranks} ranks, {step}")
 
 
-def staging_supply(samples: int, staged_s: float, epochs: int) -> Supply:
-    """Compute the supply of copying all data to a nearer place first, spread over the epochs that
-    read it."""
-    if not staged_s > 0:
-        raise UsageError(f"staging takes {staged_s!r} s: give more than 0, or leave it out")
-    how = f"{staged_s:g} s of staging, spread over {epochs} epoch{'s' * (epochs != 1)}"
-    return Supply(epochs * samples / staged_s, how)
-
-
 # -- which one binds -------------------------------------------------------------------------------
 
 
@@ -212,10 +200,11 @@ def estimate_roofline(
     for resource in supplies:
         if resource not in RESOURCES:
             raise UsageError(f"there is no resource {resource!r}: use {', '.join(RESOURCES)}")
-    return _build_roofline(_compute_ceilings(supplies, demand), None, data)
+    return build_roofline(compute_ceilings(supplies, demand), None, data)
 
 
-def _compute_ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceiling]:
+def compute_ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceiling]:
+    """Compute the samples a second that each supply allows; a resource without use has none."""
     ceilings = [
         Ceiling(resource, supplies[resource].per_s / demand.of(resource), supplies[resource].how)
         for resource in RESOURCES
@@ -226,80 +215,7 @@ def _compute_ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> li
     return ceilings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCounts:
-    """Counters of a run within an interval.
-
-    seconds:        of the interval.
-    samples:        that were handed over.
-    waited_s:       of the seconds, how long the user waited for the next batch.
-    """
-
-    seconds: float
-    samples: int
-    waited_s: float
-
-    def __post_init__(self) -> None:
-        if not (self.seconds > 0 and self.samples > 0):
-            raise UsageError(
-                f"{self.samples} samples in {self.seconds:g} s: there is nothing to judge yet"
-            )
-        if not 0 <= self.waited_s <= self.seconds:
-            raise UsageError(f"waited {self.waited_s:g} s of {self.seconds:g}: give a part of them")
-
-
-def judge_run(
-    counted: RunCounts,
-    demand: Demand,
-    supplies: Mapping[Resource, Supply],
-    *,
-    data: DataProfile | None = None,
-) -> Roofline:
-    """Find the resource that binds a run in progress, from its counters and earlier measurements.
-
-    The run itself measures compute (the time without waiting). That takes precedence over the
-    supplies: no ceiling is below the rate that the run reached; compute does not bind if the run
-    waits for more than a twentieth of the time, and nothing else binds if it waits for less.
-
-    UsageError if it waits, and no supply is known that it could be waiting for.
-    """
-    measured = counted.samples / counted.seconds
-    known = dict(supplies)
-    known.pop("compute", None)
-    waited = counted.waited_s / counted.seconds
-    others = _compute_ceilings(known, demand)
-    if waited <= _waiting_min:
-        compute = Ceiling("compute", measured, f"it waits for {waited:.1%} of the time")
-        raised = (_raise_to_measured(other, measured) for other in others)
-        return _build_roofline([compute, *raised], measured, data)
-    if not others:
-        raise UsageError(
-            f"it waits for {waited:.0%} of the time, and no supply is known that it could be "
-            f"waiting for: measure what storage delivers (penstock.doctor.ceilings)"
-        )
-    lowest = min(others, key=lambda other: other.samples_per_s)
-    how = lowest.how
-    if measured < 0.5 * lowest.samples_per_s:
-        allowed = _format_rate(lowest.samples_per_s)
-        how += f"; on its own that allows {allowed}, so something that was not measured limits it"
-    ceilings = [Ceiling(lowest.resource, measured, how)]
-    ceilings += [_raise_to_measured(other, measured) for other in others if other is not lowest]
-    if counted.seconds > counted.waited_s:
-        busy_s = counted.seconds - counted.waited_s
-        how = f"it computes for {1 - waited:.0%} of the time"
-        ceilings.append(Ceiling("compute", counted.samples / busy_s, how))
-    return _build_roofline(ceilings, measured, data)
-
-
-def _raise_to_measured(ceiling: Ceiling, measured: float) -> Ceiling:
-    if ceiling.samples_per_s >= measured:
-        return ceiling
-    allowed = _format_rate(ceiling.samples_per_s)
-    how = f"{ceiling.how}; that allows {allowed}, but the run reached more"
-    return Ceiling(ceiling.resource, measured, how)
-
-
-def _build_roofline(
+def build_roofline(
     ceilings: list[Ceiling], measured: float | None, data: DataProfile | None
 ) -> Roofline:
     """Sort the ceilings, of equals the first one first, and add advice."""

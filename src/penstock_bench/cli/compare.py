@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import check_writable, console, explain_interrupt, write_page, write_text
+from penstock.cli import check_writable, console, explain_interrupt, write_text
 from penstock.errors import UsageError
+
+from ..page.files import write_page
 
 _SHOWN = 3
 """Differences that are named."""

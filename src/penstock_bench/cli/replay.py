@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import console, explain_interrupt
-from penstock.cli.quantities import latency
 from penstock.errors import UsageError
 
+from ..page.quantities import latency
 from .trace import Traces
 
 if TYPE_CHECKING:

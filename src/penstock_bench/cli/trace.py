@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import HelpedCommand, HelpedGroup, check_writable, console, explain_interrupt
-from penstock.cli.quantities import counted, latency
+from penstock.cli.quantities import counted
 from penstock.errors import UsageError
+
+from ..page.quantities import latency
 
 if TYPE_CHECKING:
     from ..traces.trace_file import Trace

@@ -15,11 +15,14 @@ from functools import cache, partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.cli import quantities
 from penstock.errors import UsageError
+
+from . import quantities as quantities
 
 if TYPE_CHECKING:
     import jinja2
+
+    from . import files as files
 
 _unprintable = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -15,9 +15,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from penstock.cli.quantities import counted, duration, latency, number, percent
+from penstock.cli.quantities import counted, duration, number
 
 from ..page import bytes_size
+from ..page.quantities import latency, percent
 from .recorded import Floats, Record, RecordedRun
 
 RESAMPLES = 1000

@@ -21,6 +21,7 @@ from penstock.engine import AtomicFile, find_mount, read_machine
 from .. import contenders
 from . import metrics
 from .recorded import VERSION
+from .roofline import RunCounts, judge_run, staging_supply
 
 if TYPE_CHECKING:
     from ..run import BenchJob, WalkedEpoch, Walks
@@ -285,9 +286,7 @@ class Verdicts:
         supplies = dict(self._supplies)
         epochs = [epoch for epoch in run["epochs"] if epoch["kind"] == "train"]
         if run["staging_s"]:
-            supplies["staging"] = doctor.staging_supply(
-                self._samples, run["staging_s"], len(epochs)
-            )
+            supplies["staging"] = staging_supply(self._samples, run["staging_s"], len(epochs))
         known = [epoch["cached_before"] for epoch in epochs if epoch["cached_before"]]
         total = sum(before["total_bytes"] for before in known)
         share = sum(before["cached_bytes"] for before in known) / total if total else 0.0
@@ -296,9 +295,9 @@ class Verdicts:
         if not (samples and run["samples_per_s"]):
             return doctor.estimate_roofline(supplies, cached, data=self._data).as_json()
         seconds = samples / run["samples_per_s"]
-        counted = doctor.RunCounts(
+        counted = RunCounts(
             seconds=seconds,
             samples=samples,
             waited_s=seconds * min(1.0, max(0.0, run["decomposition"]["storage_wait"])),
         )
-        return doctor.judge_run(counted, cached, supplies, data=self._data).as_json()
+        return judge_run(counted, cached, supplies, data=self._data).as_json()

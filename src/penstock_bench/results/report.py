@@ -12,9 +12,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.cli.quantities import counted, number, percent, size
+from penstock.cli.quantities import counted, number
 
 from ..page import render
+from ..page.quantities import percent, size
 from . import compare
 from . import sections as page_sections
 from .recorded import Record, RecordedRun, Values, figure, list_at, mapping_at, records

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.cli.quantities import duration, latency, number, percent, time_unit
+from penstock.cli.quantities import duration, number
 
 from ..page import bytes_size
+from ..page.quantities import latency, percent, time_unit
 from . import compare
 from .recorded import Floats, Limit, RecordedEpoch, RecordedRun
 

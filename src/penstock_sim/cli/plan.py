@@ -10,18 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import (
-    check_writable,
-    console,
-    explain_interrupt,
-    repeat_command,
-    replace_file,
-    results_alone,
-    write_page,
-    write_results,
-)
-from penstock.cli.quantities import brief, duration, number, size
+from penstock.cli import check_writable, console, explain_interrupt, replace_file
+from penstock.cli.quantities import duration, number
 from penstock.errors import UsageError
+from penstock_bench.page.files import repeat_command, results_alone, write_page, write_results
+from penstock_bench.page.quantities import brief, size
 
 from .simulate import choose_page_path, complete_scenario
 

@@ -9,16 +9,10 @@ import typer
 from pydantic import BeforeValidator, Field
 
 from penstock import limits
-from penstock.cli import (
-    check_writable,
-    console,
-    explain_interrupt,
-    results_alone,
-    write_page,
-    write_results,
-)
+from penstock.cli import check_writable, console, explain_interrupt
 from penstock.cli.quantities import parse_bytes
 from penstock.errors import LimitError, UsageError
+from penstock_bench.page.files import results_alone, write_page, write_results
 
 from .. import parse_mapping
 from .. import schedule as schedules

@@ -11,20 +11,11 @@ from typing import Annotated, Any, get_args
 import typer
 
 from penstock.arguments import check_choice
-from penstock.cli import (
-    check_writable,
-    complete_names,
-    console,
-    explain_interrupt,
-    repeat_command,
-    results_alone,
-    write_page,
-    write_results,
-    write_text,
-)
-from penstock.cli.quantities import brief, size
+from penstock.cli import check_writable, complete_names, console, explain_interrupt, write_text
 from penstock.engine import measure_copying
 from penstock.errors import UsageError
+from penstock_bench.page.files import repeat_command, results_alone, write_page, write_results
+from penstock_bench.page.quantities import brief, size
 
 _sweeps_at_once = 500_000_000
 """Accesses to samples of sweeps that nobody asked for: about a minute of one core."""
