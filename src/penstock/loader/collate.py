@@ -90,7 +90,7 @@ def _make_column(value: Any, rows: int, take: Take, where: str, leaves: Leaves) 
         columns = {
             key: _make_column(part, rows, take, f"{where}[{key!r}]", leaves) for key, part in parts
         }
-        return _NestedColumn(type(value), columns, where)
+        return _StructureColumn(type(value), columns, where)
     kind = f"{where} is a {type(value).__name__}, which cannot be collated"
     raise CollateError(f"{kind}: return arrays, numbers, strings, or dicts and lists of them")
 
@@ -160,7 +160,7 @@ class _ObjectColumn:
         return self._rows
 
 
-class _NestedColumn:
+class _StructureColumn:
     """Columns by key of a mapping, or by place in a sequence.
 
     A mapping keeps its type if that can be built from a dict, a namedtuple its own; any other
