@@ -142,7 +142,10 @@ def test_wrong_arguments(tar: penstock.Dataset, folder: penstock.Dataset) -> Non
         ({"rename": [3, None]}, r"rename is \[3, None\]: give a dict"),
         ({"decode": from_tar}, "for each dataset"),
         ({"decode": [from_tar, 3]}, "decode is .*, 3\\]: give a function"),
-        ({"rename": [None, {"data": "source"}], "decode": [None, None]}, "rename it"),
+        (
+            {"rename": [None, {"data": "source"}], "decode": [None, None]},
+            "use mix.rename=",
+        ),
     ):
         with pytest.raises(UsageError, match=match):
             penstock.mix(pairs, **arguments)  # type: ignore[arg-type]

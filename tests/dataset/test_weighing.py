@@ -619,7 +619,7 @@ def test_a_chosen_shuffle_keeps_weights(numbers: Any) -> None:
         loader.load_state_dict(state)
         assert read_epoch(loader) == following
     staged = penstock.curriculum([(0, numbers)])
-    with pytest.raises(UsageError, match="does not choose for a mixture or a curriculum"):
+    with pytest.raises(UsageError, match="does not choose for a curriculum"):
         penstock.Loader(staged, 7, shuffle="auto")
 
 

@@ -105,9 +105,7 @@ def test_ragged_and_labels(tree: Path) -> None:
             assert ds.classes[label] == ds.index.key(sample).split("/")[0]
         with pytest.raises(IndexError):
             batch["data"][len(batch.ids)]
-        with pytest.raises(
-            AttributeError, match=r'batch\["name"\] gives one of its fields: data, label'
-        ):
+        with pytest.raises(AttributeError, match=r"fields by batch\[name\]: data, label"):
             _ = batch.image
 
 

@@ -176,7 +176,7 @@ class Columns(Mapping[str, Array]):
                 texts.append(same)
             if held_bytes > (most := limits.selection_texts_bytes_max):
                 raise LimitError(
-                    f"the texts of field {name!r} have more than {most:,} characters: give ids"
+                    f"texts of field {name!r} have more than {most:,} characters: give ids"
                 )
         return lambda start, stop: _make_comparable(name, texts[start:stop])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import operator
@@ -45,7 +46,7 @@ from .lengths import (
     load_lengths,
 )
 from .sample import Decode, LoadedSample, open_samples
-from .saved import allot_array, load_selection, save_selection, spill_selection
+from .saved import allot_array, load_selection, save_selection, spill
 from .selecting import By, Condition, choose_samples, divide_samples, narrow
 from .sources import IndexReference, convert_integers, locate_data, pin_paths
 from .weighing import (
@@ -427,9 +428,7 @@ class Dataset:
             given = [name for name, value in others.items() if value is not None]
             if given or self.subset is not None:
                 also = f"{given[0]} is given too" if given else "this is a selection itself"
-                raise UsageError(
-                    f"saved is a selection of the whole dataset, and {also}: select from the result"
-                )
+                raise UsageError(f"saved selects from all samples, and {also}: leave it out")
             return self._keep(
                 load_selection(
                     check_path("saved", saved), self.index.fingerprint, commit=self.commit
@@ -516,9 +515,8 @@ class Dataset:
 
     def _check_method(self, name: str) -> None:
         if self.kind is not None and name in self.kind.refusals:
-            raise UsageError(
-                f"{name} of {self.kind.noun} of {self.path}: {self.kind.refusals[name]}"
-            )
+            what, remedy = f"{name} of {self.kind.noun}", self.kind.refusals[name]
+            raise UsageError(f"{what} of {self.path}: {remedy}")
 
     def _keep(self, chosen: Bitmap) -> Dataset:
         """Return the dataset of the chosen samples, numbered as here."""
@@ -592,9 +590,8 @@ class Dataset:
                 raise MemoryError
             buffer = np.empty(planned.layout.bytes, np.uint8)
         except MemoryError:
-            raise LimitError(
-                f"{where}: no memory for its {planned.layout.bytes:,} bytes: cut it into parts"
-            ) from None
+            size = f"{planned.layout.bytes:,} bytes"
+            raise LimitError(f"{where}: no memory for its {size}: cut it into parts") from None
         columns = (column.tolist() for column in planned.requests[:-1])
         for file, offset, length, _, target in zip(*columns, strict=True):
             data = read_extent(self.index.files, file, offset, length, where)
@@ -606,7 +603,8 @@ class Dataset:
             return self.kind.rebuild()
         subset, weighting, data = self.subset, self.weighting, self.index.fingerprint
         if isinstance(subset, Bitmap) and subset.nbytes > limits.selection_bytes_inline_max:
-            subset = spill_selection(subset, data, own_folder())
+            with contextlib.suppress(OSError):  # no room for a file: it is pickled whole
+                subset = spill(subset, data, own_folder())
         if weighting is not None:
             weighting = spill_weighting(weighting, data, own_folder())
         if self.sidecar is None:

@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -109,10 +110,8 @@ def find_token_field(index: Index, path: str, name: str | None = None) -> str:
         if len(names) == 1:
             return names[0]
     fields = ", ".join(f"{made.name} ({made.dtype})" for made in index.made)
-    raise UsageError(
-        f"{path} has {'no' if not tokens else 'several'} lists of tokens among its fields "
-        f"({fields}): name one by field=, or make tokens of texts by `penstock tokenize`"
-    )
+    number = "several" if tokens else "no"
+    raise UsageError(f"{path} has {number} lists of tokens ({fields}): name one, or tokenize texts")
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,9 +186,7 @@ def describe_rule(by: Rule) -> str:
     if callable(by):
         name = f"{getattr(by, '__module__', '?')}:{getattr(by, '__qualname__', '?')}"
         if "<" in name or "?" in name:
-            raise UsageError(
-                f"by is {by!r}, which other processes cannot import: name a function of a module"
-            )
+            raise UsageError(f"by is {by!r}, which cannot be imported: name a function of a module")
         return name
     more = ", or a function of a sample (module:function)"
     check_choice("by", by, ("bytes", "tokens", "duration"), more)
@@ -198,24 +195,30 @@ def describe_rule(by: Rule) -> str:
 
 def choose_measure(
     index: Index, by: Rule, field: str | None, tokenizer: Path | None
-) -> tuple[Measure | None, str]:
-    """Return the function that measures samples, or None for lengths that the index knows, and
-    what else identifies it."""
+) -> tuple[Measure | None, str, str | None]:
+    """Return the function that measures samples, or None for lengths that the index knows; what
+    else identifies it; and the only field that it uses, if it is one."""
     if tokenizer is not None and by != "tokens":
         raise UsageError("tokenizer is for by='tokens': leave it out")
     if tokenizer is not None:
-        counter = TokenCounter.load(tokenizer, _choose_field(index, field, "text"))
-        return counter, counter.identity
+        name = _choose_field(index, field, "text")
+        counter = TokenCounter.load(tokenizer, name)
+        return counter, counter.identity, name
     if by == "tokens" and find_counted(index) is None and field is None:
         # Lists that have to be decoded, or parsed, are counted as they are read.
         with contextlib.suppress(UsageError):
-            return ListLength(find_token_field(index, "the data")), ""
-    if callable(by) or by != "duration":
-        if field is not None:
-            raise UsageError("field is for sound, and for texts with a tokenizer: leave it out")
-        return (by, "") if callable(by) else (None, "")
-    name = _choose_field(index, field, "sound")
-    return Duration(name), name
+            name = find_token_field(index, "the data")
+            return partial(_measure_field, len, name), "", name
+    if by == "duration":
+        name = _choose_field(index, field, "sound")
+        return partial(_measure_field, measure_duration, name), name, name
+    if field is not None:
+        raise UsageError("field is for sound, and for texts with a tokenizer: leave it out")
+    return (by if callable(by) else None), "", None
+
+
+def _measure_field(measure: Callable[[Any], int], name: str, sample: Mapping[str, Any]) -> int:
+    return measure(sample[name])
 
 
 def _choose_field(index: Index, field: str | None, noun: str) -> str:
@@ -225,48 +228,26 @@ def _choose_field(index: Index, field: str | None, noun: str) -> str:
     # Texts of JSON lines have no bytes of their own.
     names += [part.name for part in parts if part.dtype.kind in "OUST"]
     if field is None and len(names) != 1:
-        raise UsageError(
-            f"the data has {len(names)} fields of bytes ({', '.join(names) or 'none'}): name the "
-            f"one with the {noun} by field= (--field)"
-        )
+        shown = ", ".join(names) or "none"
+        raise UsageError(f"the fields of bytes are {shown}: name the one with the {noun} by field=")
     if field is not None and field not in names:
         raise UsageError(f"field is {field!r}: use one of {', '.join(names) or 'none'}")
     return field or names[0]
 
 
-@dataclass(frozen=True)
-class ListLength:
-    """Function that counts the numbers in a field of a sample."""
-
-    field_name: str
-
-    def __call__(self, sample: Mapping[str, Any]) -> int:
-        return len(sample[self.field_name])
-
-
-@dataclass(frozen=True)
-class Duration:
-    """Function that measures the sound in a field of a sample."""
-
-    field_name: str
-
-    def __call__(self, sample: Mapping[str, Any]) -> int:
-        return measure_duration(sample[self.field_name])
-
-
 def measure_duration(sound: Any) -> int:
     """Return the milliseconds of WAV or FLAC, rounded. FormatError if it is neither, or broken."""
     data = memoryview(sound).cast("B")
+    start = bytes(data[:4])
     try:
-        if bytes(data[:4]) in (b"RIFF", b"RF64") and bytes(data[8:12]) == b"WAVE":
+        if start in (b"RIFF", b"RF64") and bytes(data[8:12]) == b"WAVE":
             return _measure_wav(data)
-        if bytes(data[:4]) == b"fLaC":
-            return _measure_flac(data)
+        if start == b"fLaC":
+            (bits,) = struct.unpack_from(">Q", data, 18)  # of the first block, STREAMINFO
+            return round((int(bits) & ((1 << 36) - 1)) * 1000 / (int(bits) >> 44))
     except (struct.error, ZeroDivisionError):
         raise FormatError(f"sound of {len(data):,} bytes has a broken header: repair it") from None
-    raise FormatError(
-        f"sound that starts with {bytes(data[:4])!r} is neither WAV nor FLAC: measure by a function"
-    )
+    raise FormatError(f"sound that starts with {start!r} is no WAV or FLAC: measure by a function")
 
 
 def _measure_wav(data: memoryview) -> int:
@@ -280,12 +261,6 @@ def _measure_wav(data: memoryview) -> int:
             # A stream that was written without seeking says more than there is.
             return round(int(min(size, len(data) - at)) * 1000 / int(byte_rate))
         at += size + size % 2
-
-
-def _measure_flac(data: memoryview) -> int:
-    (bits,) = struct.unpack_from(">Q", data, 18)  # of the first block, STREAMINFO
-    rate, samples = int(bits) >> 44, int(bits) & ((1 << 36) - 1)
-    return round(samples * 1000 / rate)
 
 
 @dataclass(frozen=True)
@@ -315,7 +290,7 @@ class TokenCounter:
                 text = file.read()
         except FileNotFoundError:
             raise MissingError(
-                f"tokenizer: there is no {path}: give a tokenizer.json, or the folder that holds it"
+                f"there is no {path}: give a tokenizer.json, or its folder"
             ) from None
         except OSError as error:
             raise build_storage_error(error.errno or 5, path) from None
@@ -337,10 +312,8 @@ class TokenCounter:
             try:
                 text = bytes(text).decode()
             except UnicodeDecodeError as error:
-                raise DataError(
-                    f"the text in {self.field_name!r} is no UTF-8 at byte {error.start}: repair "
-                    "the sample"
-                ) from None
+                where = f"the text in {self.field_name!r} is no UTF-8 at byte {error.start}"
+                raise DataError(f"{where}: repair the sample") from None
         return len(self._make().encode(text, add_special_tokens=False))
 
     def _make(self) -> Any:

@@ -31,12 +31,9 @@ from .dataset import Dataset
 from .fields import build_fields
 from .lengths import (
     LENGTHS,
-    Duration,
-    ListLength,
     Measure,
     Rule,
     SavedLengths,
-    TokenCounter,
     choose_measure,
     count_bytes,
     count_numbers,
@@ -82,11 +79,9 @@ def measure_lengths(
     """
     name = describe_rule(by)
     if dataset.subset is not None or dataset.kind is not None:
-        raise UsageError(
-            f"{dataset.path} is a selection or a mixture: measure the data that it is of"
-        )
+        raise UsageError(f"{dataset.path} is a selection or a mixture: measure the data itself")
     check_function("progress", progress, "a function of the samples done and of all")
-    measure, identity = choose_measure(dataset.index, by, field, tokenizer)
+    measure, identity, only = choose_measure(dataset.index, by, field, tokenizer)
     if tokenizer is not None:
         name += f" --tokenizer {os.fspath(tokenizer)!s}"
     paths = dataset.list_length_paths()
@@ -105,9 +100,8 @@ def measure_lengths(
         "counter": identity,
     }
     if measure is not None:
-        names = [part.name for part in index.made]  # a function may use all fields
-        if isinstance(measure, TokenCounter | Duration | ListLength):
-            names = [measure.field_name]
+        # A function may use all fields.
+        names = [made.name for made in index.made] if only is None else [only]
         if made := describe_made(index, names):
             header["made"] = made
         cores = len(os.sched_getaffinity(0))
@@ -134,13 +128,10 @@ def _count_all(dataset: Dataset, by: str, folder: str) -> Int:
     counted = find_counted(index)
     if by == "tokens" and (counted is None or counted[1].dtype == np.uint8):
         raise UsageError(
-            f"{dataset.path} holds no lists of numbers: count the tokens of texts by tokenizer= "
-            "(--tokenizer), or by a function (--by module:function)"
+            f"{dataset.path} holds no lists of numbers: give tokenizer=, or a function"
         )
     if by == "bytes" and any(isinstance(layout, Chunked) for layout in index.layouts):
-        raise UsageError(
-            f"{dataset.path} is compressed: measure by a function (--by module:function)"
-        )
+        raise UsageError(f"{dataset.path} is compressed: measure by a function")
     count = count_bytes if by == "bytes" else count_numbers
     values = allot_array(index.count, np.int64, folder, limits.lengths_samples_inline_max)
     for start in range(0, index.count, limits.selection_chunk_samples):
@@ -170,9 +161,7 @@ class _Chunks:
             os.close(self._file)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            raise UsageError(
-                f"{self._path} is in use: another process measures these lengths; wait for it"
-            ) from None
+            raise UsageError(f"{self._path} is in use: wait for the other process") from None
         if os.pread(self._file, _prelude_bytes, 0) != self._about:
             os.ftruncate(self._file, 0)
             os.ftruncate(self._file, self._bytes)
@@ -228,33 +217,29 @@ def _measure_chunks(
     progress: Callable[[int, int], None] | None,
 ) -> None:
     """Measure the chunks that are missing, in processes; in this one if one chunk is enough."""
-    missing = chunks.list_missing()
+    missing, count = chunks.list_missing(), len(chunks.values)
     done = chunks.count - len(missing)
-
-    def report() -> None:
-        if progress is not None:
-            progress(min(done * chunks.samples, len(chunks.values)), len(chunks.values))
-
-    report()
-    if processes == 1 or len(missing) <= 1:
-        with contextlib.closing(_ChunkReader(dataset, measure)) as reader:
-            for chunk in missing:
-                chunks.put(chunk, reader.measure(*chunks.bounds(chunk)))
-                done += 1
-                report()
-        return
-    for chunk, lengths in _measure_in_processes(dataset, measure, chunks, missing, processes):
+    is_alone = processes == 1 or len(missing) <= 1
+    measure_missing = _measure_here if is_alone else _measure_in_processes
+    if progress is not None:
+        progress(min(done * chunks.samples, count), count)
+    for chunk, lengths in measure_missing(dataset, measure, chunks, missing, processes):
         chunks.put(chunk, lengths)
         done += 1
-        report()
+        if progress is not None:
+            progress(min(done * chunks.samples, count), count)
+
+
+def _measure_here(
+    dataset: Dataset, measure: Measure, chunks: _Chunks, missing: list[int], processes: int
+) -> Iterator[tuple[int, Int]]:
+    with contextlib.closing(_ChunkReader(dataset, measure)) as reader:
+        for chunk in missing:
+            yield chunk, reader.measure(*chunks.bounds(chunk))
 
 
 def _measure_in_processes(
-    dataset: Dataset,
-    measure: Measure,
-    chunks: _Chunks,
-    missing: list[int],
-    processes: int,
+    dataset: Dataset, measure: Measure, chunks: _Chunks, missing: list[int], processes: int
 ) -> Iterator[tuple[int, Int]]:
     # Here: opening data would load multiprocessing's sockets and queues, too.
     from concurrent.futures import ProcessPoolExecutor, wait
@@ -274,9 +259,7 @@ def _measure_in_processes(
             for future in wait(waiting, return_when="FIRST_COMPLETED").done:
                 yield waiting.pop(future), future.result()
     except BrokenProcessPool:
-        raise WorkerError(
-            "a process that measured lengths was killed: run it again, it goes on where it ended"
-        ) from None
+        raise WorkerError("a process that measures was killed: run it again to go on") from None
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -308,20 +291,15 @@ class _ChunkReader:
                 except Exception as error:
                     error.add_note(f"penstock: raised by decode for sample {key!r}")
                     raise
-                lengths[first - start + row] = _check_length(length, first + row)
+                is_number = isinstance(length, int | np.integer) and not isinstance(length, bool)
+                if not is_number or not 0 <= length < 2**63:
+                    what = f"the length of sample {first + row:,} is {length!r:.100}"
+                    raise DataError(f"{what}: return an integer from 0 on")
+                lengths[first - start + row] = length
         return lengths
 
     def close(self) -> None:
         self._reader.close()
-
-
-def _check_length(value: Any, sample: int) -> int:
-    is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < 2**63:
-        raise DataError(
-            f"the length of sample {sample:,} is {value!r:.100}: return an integer from 0 on"
-        )
-    return int(value)
 
 
 _reader: list[_ChunkReader] = []  # of a process that measures

@@ -91,9 +91,7 @@ def mix(
         steps = _check_pairs("schedule", schedule, "(start, weights)")
     for start, weights in steps:
         if len(weights) != len(parts):
-            raise UsageError(
-                f"the schedule has {len(weights)} weights from {start} on: give one each"
-            )
+            raise UsageError(f"the schedule has {len(weights)} weights from {start}: give one each")
     starts = _check_starts("the schedule", [start for start, _ in steps])
     check_choice("schedule_unit", schedule_unit, get_args(Unit))
     if check_choice("by", by, ("samples", "tokens")) == "tokens":
@@ -145,9 +143,8 @@ def _check_per_dataset(
         return None
     is_list = isinstance(values, list | tuple) and len(values) == count
     if not is_list or not all(value is None or isinstance(value, kind) for value in values):
-        raise UsageError(
-            f"{name} is {values!r:.100}: give {description}, or None, for each dataset"
-        )
+        given = f"{name} is {values!r:.100}"
+        raise UsageError(f"{given}: give {description}, or None, for each dataset")
     return tuple(values)
 
 
@@ -181,9 +178,7 @@ def _check_starts(name: str, given: Sequence[Any]) -> tuple[int, ...]:
 def _refuse_marks(name: str, index: Index, marks: set[str]) -> None:
     """Refuse data with fields that have the names of columns that the order gives."""
     if taken := {made.name for made in index.made} & marks:
-        raise UsageError(
-            f"{name} has a field {taken.pop()!r}, as the batch: rename it by mix(rename=)"
-        )
+        raise UsageError(f"{name} has a field {taken.pop()!r}, as batches: use mix(rename=)")
 
 
 def _choose_own(

@@ -275,10 +275,7 @@ class PackedKind(Kind):
         placed = layout.place(pieces)
         target, size = placed.targets, placed.places
         if size > limits.packing_batch_max:
-            most = limits.packing_batch_max
-            raise LimitError(
-                f"step {planned.step}: a batch of {size:,} tokens: use fewer rows, {most:,}"
-            )
+            raise LimitError(f"step {planned.step}: a batch of {size:,} tokens: use fewer rows")
         memory = take(3 * size * layout.dtype.itemsize).view(layout.dtype)
         inputs, labels, positions = (memory[k * size : (k + 1) * size] for k in range(3))
         bad = lay_out_tokens(

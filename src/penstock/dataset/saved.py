@@ -6,10 +6,11 @@ Small files are verified when they are opened, larger ones by their header only.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -82,11 +83,17 @@ class Saved:
             self.refuse(path, "for another version of the data, which has been written since")
         if digest not in (None, header.get("digest")):
             self.refuse(path, "with other content than before")
-        try:
+        with self.refuse_damaged(path):
             columns = {name: sections[name].view(dtype) for name, dtype in self.columns.items()}
-        except (KeyError, ValueError) as error:
-            raise SidecarError(f"{path} is damaged ({error!r}): {self.again}") from None
         return header, columns
+
+    @contextlib.contextmanager
+    def refuse_damaged(self, path: str) -> Iterator[None]:
+        """Raise SidecarError where a header, or an array, is not as it was saved."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise SidecarError(f"{path} is damaged ({error!r}): {self.again}") from None
 
     def refuse(self, path: str, reason: str) -> NoReturn:
         """Raise the SidecarError for a file that was saved for something else."""
@@ -133,8 +140,8 @@ class SavedWeightTable(WeightTable):
 
 def save_selection(path: str, bitmap: Bitmap, data: str, commit: str = "") -> None:
     """Save a set of the samples of `data`; `commit` is the data's at its hub, if it has one."""
-    columns = {name: getattr(bitmap, name) for name in SELECTION.columns}
     header: dict[str, Any] = {"count": bitmap.count, "selected": len(bitmap), "commit": commit}
+    columns = {name: getattr(bitmap, name) for name in SELECTION.columns}
     SELECTION.save(path, data, columns, **header, digest=bitmap.digest)
 
 
@@ -146,15 +153,11 @@ def load_selection(
     header, columns = SELECTION.load(path, data, digest=digest)
     was = header.get("commit")
     if was and commit and was != commit:
-        raise SidecarError(
-            f"{path} is a selection of commit {was} of the data, and its revision is {commit} now: "
-            f"open hf://...@{was}, or {SELECTION.again}"
-        )
-    try:
+        what = f"{path} is a selection of commit {was}, and the data is of {commit} now"
+        raise SidecarError(f"{what}: open hf://...@{was}, or {SELECTION.again}")
+    with SELECTION.refuse_damaged(path):
         count, digest = int(header["count"]), str(header["digest"])
         return SavedBitmap(count=count, digest=digest, path=path, data=data, **columns)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise SidecarError(f"{path} is damaged ({error!r}): {SELECTION.again}") from None
 
 
 def save_weights(path: str, table: WeightTable, data: str) -> None:
@@ -167,40 +170,18 @@ def load_weights(path: str, data: str, digest: str | None = None) -> SavedWeight
     """Map saved weights of the samples of `data`; see `Saved.load`."""
     path = os.path.abspath(path)
     header, columns = WEIGHTS.load(path, data, digest=digest)
-    try:
-        digest = str(header["digest"])
-        return SavedWeightTable(digest=digest, path=path, data=data, **columns)
-    except (KeyError, TypeError, ValueError) as error:
-        raise SidecarError(f"{path} is damaged ({error!r}): {WEIGHTS.again}") from None
+    with WEIGHTS.refuse_damaged(path):
+        return SavedWeightTable(digest=str(header["digest"]), path=path, data=data, **columns)
 
 
-def spill_selection(bitmap: Bitmap, data: str, folder: str) -> Bitmap:
-    """Return the same set in a file; it is saved in `folder` unless it is there.
-
-    Where there is no room for a file, the set is returned as it is.
-    """
-    try:
-        return _spill(bitmap, "selection", save_selection, load_selection, data, folder)
-    except OSError:
-        return bitmap
-
-
-def spill_weights(table: WeightTable, data: str, folder: str) -> WeightTable:
-    """Return the same weights in a file; it is saved in `folder` unless it is there."""
-    return _spill(table, "weights", save_weights, load_weights, data, folder)
-
-
-def _spill(
-    value: _Spilled,
-    end: str,
-    save: Callable[[str, Any, str], None],
-    load: Callable[[str, str, str], Any],
-    data: str,
-    folder: str,
-) -> _Spilled:
+def spill(value: _Spilled, data: str, folder: str) -> _Spilled:
+    """Return the same set or weights in a file; it is saved in `folder` unless it is there."""
     if isinstance(value, SavedBitmap | SavedWeightTable):
         return value
-    path = os.path.join(folder, f"{value.digest}.{end}")
+    is_set = isinstance(value, Bitmap)
+    save: Any = save_selection if is_set else save_weights
+    load: Any = load_selection if is_set else load_weights
+    path = os.path.join(folder, f"{value.digest}.{'selection' if is_set else 'weights'}")
     try:
         spilled: _Spilled = load(path, data, value.digest)
     except (SidecarError, UsageError, OSError):  # not there yet, or damaged since

@@ -64,9 +64,7 @@ def choose_samples(
         chosen = _pack(count, is_kept)
     if not len(chosen):
         shown = f"{where!r:.300}" if where is not None else f"that {named[0]}"
-        raise UsageError(
-            f"{dataset.path}: {shown} selects none of the {count:,} samples: change it"
-        )
+        raise UsageError(f"{dataset.path}: {shown} selects none of the {count:,} samples")
     return chosen
 
 
@@ -173,9 +171,7 @@ def divide_samples(
 ) -> dict[str, Bitmap]:
     """Return the samples of each part, numbered as `dataset[i]`; see `Dataset.split`."""
     if not isinstance(fractions, Mapping) or not 0 < len(fractions) <= 256:
-        raise UsageError(
-            f"parts is {fractions!r:.100}: give a dict of fractions by name, 256 at most"
-        )
+        raise UsageError(f"parts is {fractions!r:.100}: give a dict of fractions by name")
     shares = [
         check_number(f"the part {name!r}", part, 0, 1, above=True)
         for name, part in fractions.items()
@@ -200,9 +196,7 @@ def divide_samples(
     chosen = dict(zip(fractions, _pack_parts(count, decide, len(shares)), strict=True))
     if empty := [name for name, part in chosen.items() if not len(part)]:
         what = f"the part {empty[0]!r} of {fractions[empty[0]]}"
-        raise UsageError(
-            f"{dataset.path}: {what} has none of the {count:,} samples: make it larger"
-        )
+        raise UsageError(f"{dataset.path}: {what} has none of the {count:,} samples")
     return chosen
 
 

@@ -59,9 +59,8 @@ def locate_data(*paths: str) -> tuple[Location, stores.Store]:
     if os.path.isdir(path):
         return Location("folder", "", path), stores.Posix(path)
     if not os.path.isfile(path):
-        raise UsageError(
-            f"{path} is neither a file nor a folder (mode {mode.st_mode:o}): copy it into one"
-        )
+        kind = f"neither a file nor a folder (mode {mode.st_mode:o})"
+        raise UsageError(f"{path} is {kind}: copy it into one")
     return Location("file", name, path), stores.Posix(folder)
 
 

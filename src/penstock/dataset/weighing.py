@@ -16,7 +16,7 @@ from ..order.selection import Bitmap
 from ..order.weighted import WeightTable, round_weights
 from .columns import Array, Columns, IndexedSamples, Slice, make_array, slice_column
 from .predicate import describe_near
-from .saved import allot_array, spill_weights
+from .saved import allot_array, spill
 
 WeightsOf = Mapping[Any, float] | str | Callable[[Mapping[str, Array]], Any] | npt.ArrayLike
 """Weights: of each class, the name of a column, a function of the columns, or one a sample."""
@@ -126,4 +126,4 @@ def spill_weighting(weighting: Weighting, data: str, folder: str) -> Weighting:
     """
     if len(weighting.table) <= limits.weights_samples_inline_max:
         return weighting
-    return replace(weighting, table=spill_weights(weighting.table, data, folder))
+    return replace(weighting, table=spill(weighting.table, data, folder))

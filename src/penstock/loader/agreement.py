@@ -221,6 +221,5 @@ def _find_gather(place: Place, gather: Gather | None) -> Gather:
     except UsageError as error:
         ranks = f"the weights of {place.world_size} ranks ({place.source})"
         remedy = "initialise torch.distributed first, or give gather="
-        raise UsageError(
-            f"set_weights compares {ranks}, which cannot: {remedy} ({error})"
-        ) from None
+        problem = f"set_weights compares {ranks}, which cannot"
+        raise UsageError(f"{problem}: {remedy} ({error})") from None

@@ -175,9 +175,7 @@ def agree_on_choice(
     store = find_store(modules)
     if store is None:
         needs = f"shuffle='auto' on {place.world_size} ranks needs torch.distributed"
-        raise UsageError(
-            f"{needs}: initialise it, or pass what `penstock inspect --shuffle` prints"
-        )
+        raise UsageError(f"{needs}: initialise it, or see `penstock inspect --shuffle`")
     if place.rank == 0 and not (store.check([key]) and store.get(key)[:1] == b"{"):
         try:
             store.set(key, decide())

@@ -99,13 +99,11 @@ def balance_costs(
     options = assignment if isinstance(assignment, Balanced) else Balanced()
     if options.locality and cache is None:
         raise UsageError(
-            f"locality={options.locality!r} deals to the hosts that keep samples: give cache="
+            f"locality={options.locality!r} is for hosts that share a cache: give cache="
         )
     has_rows = isinstance(order, RowOrdering)
     if options.locality and has_rows:
-        raise UsageError(
-            f"locality={options.locality!r} is for samples, not packed rows: leave it out"
-        )
+        raise UsageError(f"locality={options.locality!r} is not for packed rows: leave it out")
     lengths_of = None if has_rows else dataset.find_id_lengths()
     if lengths_of is None and not has_rows:
         raise build_unmeasured_error(dataset.path, "assignment='balanced' deals by lengths: ")

@@ -121,16 +121,11 @@ class Batch(dict[str, Any]):
     def __getattr__(self, name: str) -> NoReturn:
         # Python calls this only for names that are neither a method nor a slot with a value.
         if name in (*_marks, "valid"):
-            raise AttributeError(
-                f"this batch was made of fields alone, as trainers do to move them, and has no "
-                f"{name}: read it from the batch that the loader gave, or let decode return what "
-                'you need of it, such as sample["__id__"]'
-            )
+            what = f"this batch was made of fields alone and has no {name}"
+            raise AttributeError(f'{what}: read it from the batch of the loader, or keep "__id__"')
         names = ", ".join(map(str, self))
-        raise AttributeError(
-            f"a batch has no attribute {name!r}: it has ids, step, epoch, valid and repeats, and "
-            f'batch["name"] gives one of its fields: {names}'
-        )
+        known = "ids, step, epoch, valid and repeats"
+        raise AttributeError(f"no {name!r} among {known}, and fields by batch[name]: {names}")
 
     def __repr__(self) -> str:
         names = list(self)

@@ -120,9 +120,7 @@ class _StackColumn:
             what = (
                 f"{self._where} is {actual} but {rows.dtype} {rows.shape[1:]} in the first sample"
             )
-            raise CollateError(
-                f"{what} of the batch: make decode return one shape, or give collate"
-            )
+            raise CollateError(f"{what} of the batch: make decode return one shape")
         rows[row] = array
 
     def result(self) -> Any:

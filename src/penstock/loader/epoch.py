@@ -190,10 +190,8 @@ class EpochIterator:
                 ended.at_end()
         self.close()
         if is_cut and not was_closed:
-            raise UsageError(
-                f"the rest of epoch {ended.epoch} was dropped: another iterator was interrupted, "
-                "or its reads failed; iterate again, or load a saved state"
-            )
+            what = f"the rest of epoch {ended.epoch} was dropped by an interrupt or a failed read"
+            raise UsageError(f"{what}: iterate again, or load a saved state")
 
 
 def record_epoch(epoch: int, walked: Counters) -> dict[str, float]:

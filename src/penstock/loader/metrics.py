@@ -116,10 +116,8 @@ class Endpoint:
         try:
             server = make_metrics_server(host, port, lambda: _list_alive(loaders))
         except (OSError, OverflowError) as error:
-            raise UsageError(
-                f"metrics cannot be served at {host}:{port}: {error}: choose another port, or 0 "
-                "for any that is free"
-            ) from None
+            what = f"metrics cannot be served at {host}:{port}: {error}"
+            raise UsageError(f"{what}: choose another port, or 0") from None
         self._loaders = loaders
         self._pid = os.getpid()
         self._server = server
@@ -155,9 +153,7 @@ class Endpoint:
                 str(i) for i in range(len(self._loaders) + 1) if str(i) not in self._loaders
             )
         if name in self._loaders:
-            raise UsageError(
-                f"{self.url} serves another loader named {name!r}: choose another name"
-            )
+            raise UsageError(f"{self.url} has another loader named {name!r}: choose another name")
         self._loaders[name] = weakref.ref(loader)
         weakref.finalize(loader, self._forget, name).atexit = False  # keeps this one till then
 
@@ -210,10 +206,8 @@ class PerfettoTrace:
             if os.path.isfile(path):
                 os.ftruncate(file, 0)  # not before: it may have been another's file
         except OSError as error:
-            raise UsageError(
-                f"the trace cannot be written to {path}: {error.strerror}: give a file "
-                "in a folder that exists and may be written"
-            ) from None
+            what = f"the trace cannot be written to {path}: {error.strerror}"
+            raise UsageError(f"{what}: give a file in a folder that exists") from None
         self.path = path
         self._left = steps
         self._pid = os.getpid()

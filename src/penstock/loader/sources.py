@@ -276,10 +276,8 @@ class DecodeSource:
             try:
                 return decoding.collate([])
             except Exception as error:
-                raise CollateError(
-                    f"rank {decoding.rank} has no sample in the last step and collate([]) "
-                    f"failed ({error!r}): use pad=True or drop_last=True, or make collate take []"
-                ) from error
+                what = f"rank {decoding.rank} has no sample in the last step: collate([]) failed"
+                raise CollateError(f"{what} ({error!r}): use pad=True or drop_last=True") from error
         try:
             sample = decoding.sample()
             sample["__id__"], sample["__epoch__"] = 0, self._reader.epoch

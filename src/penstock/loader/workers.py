@@ -304,8 +304,7 @@ def check_process(pid: int) -> None:
     """Raise ForkError in any process but the one that owns the workers."""
     if pid != os.getpid():
         raise ForkError(
-            f"these workers belong to process {pid}, which was forked: begin another epoch here, "
-            "or create the loader in the child"
+            f"workers of process {pid} are used after a fork: make the loader in the child"
         )
 
 

@@ -143,9 +143,8 @@ def check_ours(
 def refuse_read_ahead(cache: Any, assignment: Any, batch_tokens: Any) -> None:
     """Refuse what a loader that reads ahead by itself takes, for one that does not."""
     if cache is not None or assignment != "strided" or batch_tokens is not None:
-        raise UsageError(
-            "cache, assignment, batch_tokens are for penstock datasets without sampler or processes"
-        )
+        what = "cache, assignment, batch_tokens are for penstock datasets"
+        raise UsageError(f"{what} without sampler or processes")
 
 
 def choose_context(context: Any, workers: int) -> Any:
@@ -195,10 +194,8 @@ def refuse_rebuilding(samples: Any) -> NoReturn:
     Raises UsageError: its caller made a torch DataLoader of our attributes: samples would be raw,
     or in another order.
     """
-    raise UsageError(
-        "a DataLoader was rebuilt without its order and state: give penstock.torch.StepLoader to "
-        "accelerate and Trainer, and leave out Ray's prepare_data_loader"
-    )
+    what = "a DataLoader was rebuilt without its order and state"
+    raise UsageError(f"{what}: give penstock.torch.StepLoader, without prepare_data_loader")
 
 
 class EpochSampler(Sampler[int]):

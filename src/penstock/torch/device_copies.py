@@ -293,10 +293,8 @@ def _check_fill(own: Any, part: Any) -> None:
     """Check that one part of a batch can be filled with another."""
     if isinstance(own, torch.Tensor) and isinstance(part, torch.Tensor):
         if (own.shape, own.dtype) != (part.shape, part.dtype):
-            raise UsageError(
-                f"{tuple(own.shape)} {own.dtype} cannot be filled with {tuple(part.shape)} "
-                f"{part.dtype}: give drop_last=True, or penstock.pad rows"
-            )
+            shapes = f"{tuple(own.shape)} {own.dtype} cannot be filled with {tuple(part.shape)}"
+            raise UsageError(f"{shapes} {part.dtype}: give drop_last=True, or penstock.pad rows")
         fault = _find_write_fault(own)
         if fault is not None:
             raise UsageError(f"a tensor of shape {tuple(own.shape)} cannot be filled: {fault}")

@@ -71,9 +71,7 @@ class DeviceLoader:
             raise UsageError(f"dataset is a {type(dataset).__name__}: give penstock.open(...)")
         kind = parse_shuffle(shuffle, dataset)
         if kind == "auto" or find_base(dataset.order(seed, shuffle=kind)) is None:
-            raise UsageError(
-                "a DeviceLoader takes no 'auto', mixtures, weights and curricula: use DataLoader"
-            )
+            raise UsageError("no 'auto', mixtures, weights, curricula on a device: use DataLoader")
         self.dataset = dataset
         try:
             self.device = torch.empty(0, device=device).device
@@ -270,10 +268,9 @@ class _TensorColumn:
             shape = (self._count, *part.shape[1:])
             self._all = torch.empty(shape, dtype=part.dtype, device=self._device)
         if part.shape[1:] != self._all.shape[1:] or part.dtype != self._all.dtype:
-            raise CollateError(
-                f"{part.dtype} {tuple(part.shape[1:])} from sample {self._filled} on follows "
-                f"{self._all.dtype} {tuple(self._all.shape[1:])}: decode to one, or use DataLoader"
-            )
+            kinds = [f"{x.dtype} {tuple(x.shape[1:])}" for x in (part, self._all)]
+            where = f"{kinds[0]} from sample {self._filled} on follows {kinds[1]}"
+            raise CollateError(f"{where}: decode to one, or use DataLoader")
         self._all[self._filled : self._filled + len(part)].copy_(part)
         self._filled += len(part)
 

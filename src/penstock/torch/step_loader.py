@@ -60,17 +60,15 @@ class StepBatches(torch.utils.data.Dataset[Any]):
         place = self.loader.place
         step, rank = divmod(int(number), place.world_size)
         if rank != place.rank:
-            raise UsageError(
-                f"rank {place.rank} of {place.world_size} was asked for rank {rank}'s batch: give "
-                "the loader to prepare() without dispatch_batches and split_batches, or pass place="
-            )
+            who = f"rank {place.rank} of {place.world_size} was asked for rank {rank}'s batch"
+            raise UsageError(f"{who}: leave out dispatch_batches and split_batches, or pass place=")
         if "accelerate.state" in sys.modules:
             self._taker = next((weakref.ref(one) for one in self._list_prepared()[-1:]), None)
         wanted = number.epoch if isinstance(number, StepNumber) else self.loader.epoch, step
         if self._first is not None and self._first != wanted:
+            where = f"step {self._first[1]} of epoch {self._first[0]} was restored"
             raise UsageError(
-                f"step {self._first[1]} of epoch {self._first[0]} was restored, and step {step} of "
-                f"epoch {wanted[0]} asked for: skip batches or load the state, not both"
+                f"{where}, and step {step} asked for: skip or load the state, not both"
             )
         self._first = None
         if wanted != self._next or self._batches is None:
@@ -158,10 +156,8 @@ class StepBatches(torch.utils.data.Dataset[Any]):
                 sampler = getattr(sampler, "batch_sampler", None)
             place = self.loader.place
             if processes != place.world_size:
-                raise UsageError(
-                    f"accelerate has {processes} processes, the loader {place.world_size}: leave "
-                    "dispatch_batches out, or pass place="
-                )
+                ranks = f"accelerate has {processes} processes, the loader {place.world_size}"
+                raise UsageError(f"{ranks}: leave dispatch_batches out, or pass place=")
 
     def _list_prepared(self) -> list[Any]:
         """List accelerate's loaders that iterate over these batches, the last started last."""
@@ -187,10 +183,8 @@ class StepSequence(BatchSampler):
 
     def __init__(self, batches: StepBatches, batch_size: int = 1, drop_last: bool = False) -> None:
         if not isinstance(batches, StepBatches):
-            raise UsageError(
-                f"a trainer replaced the order of a StepLoader by a {type(batches).__name__}: give "
-                "Lightning a penstock.lightning.Data, others the StepLoader"
-            )
+            kind = f"a trainer replaced the order of a StepLoader by a {type(batches).__name__}"
+            raise UsageError(f"{kind}: give Lightning a penstock.lightning.Data")
         self.batch_size = _One(1)
         self.drop_last = False
         self._batches = batches
