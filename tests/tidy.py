@@ -81,7 +81,7 @@ them."""
 
 BUDGETS = {
     "": 1_792,
-    "cache": 4_126,
+    "cache": 4_073,
     "checkpoint": 6_667,
     "cli": 2_373,
     "convert": 2_721,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.cache import host_agreement
+from penstock.cache import join
 from penstock.cache.replicas import ReplicaLayout, Replicas
 from penstock.cache.slab import alignment_default
 from penstock.errors import UsageError
@@ -238,7 +238,7 @@ def most(
     """The most that a host could find among its copies: the run known, fetches taking no time."""
     ranks = tuple(hosts.count(each) for each in range(len(set(hosts))))
     count = dataset.index.count
-    placement = Placement(count, (count,) * len(ranks), None, ranks, seed=host_agreement._seed)
+    placement = Placement(count, (count,) * len(ranks), None, ranks, seed=join._seed)
     stream = []
     for epoch in range(epochs):
         for step in range(len(steps)):
@@ -356,7 +356,7 @@ def test_what_cannot_be_known_is_refused(records):
         options = {"cache": replicating, "rank": 0, "world_size": 1, "assignment": assignment}
         with (
             penstock.Loader(asked, 5, **options) as loader,
-            pytest.raises(UsageError, match="leave replicas out"),
+            pytest.raises(UsageError, match="Cache.replicas: .*leave it out"),
         ):
             next(iter(loader))
     with pytest.raises(UsageError, match="use True or False"):

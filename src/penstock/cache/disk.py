@@ -21,6 +21,7 @@ first rank makes it from the table, and the others attach to it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -30,7 +31,7 @@ import os
 import struct
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import FileIO
 from typing import NamedTuple, Self
 
@@ -96,11 +97,8 @@ class DiskTier:
         self._slots = slots
         self._identity = identity
         self._lock_file = lock
-        try:
-            self._table = own_descriptor(open_own, os.path.join(folder, "tier.table"), os.O_RDWR)
-            self._data = _open_direct(folder)
-        except OSError as error:
-            raise _make_storage_error(folder, error) from None
+        self._table = own_descriptor(open_own, os.path.join(folder, "tier.table"), os.O_RDWR)
+        self._data = _open_direct(folder)
         self.arena = Arena(limits.disk_buffers_bytes_max)
         self._writable = True
         self._lock = threading.Lock()
@@ -120,42 +118,37 @@ class DiskTier:
 
         Raises UsageError if another job uses the folder, StorageError if the system refuses.
         """
-        try:
+        with _storage_errors(folder):
             os.makedirs(folder, exist_ok=True)
             check_private_folder(folder, "the disk tier")
             lock = _open_lock_file(folder)
-        except OSError as error:
-            raise _make_storage_error(folder, error) from None
-        try:
-            _enter_folder(folder, lock, first=True)
-            shared = SlotTable.create(
-                slots, room_bytes, _hash_folder_identity(lock, identity), alignment=_PAGE
-            )
             try:
+                _lock_folder(folder, lock, fcntl.LOCK_EX)
+                os.ftruncate(lock.fileno(), 0)
+                os.write(lock.fileno(), b"%d\n" % os.getpid())
+                folder_identity = _hash_folder_identity(lock, identity)
+                shared = SlotTable.create(slots, room_bytes, folder_identity, alignment=_PAGE)
                 _restore(folder, shared, room_bytes, _pack_header(slots, identity, note), slots)
-            except OSError as error:
-                raise _make_storage_error(folder, error) from None
-            _lock_folder(folder, lock, fcntl.LOCK_SH)
-            return cls(folder, shared, identity, lock)
-        except BaseException:
-            lock.close()  # not with the last reference: a traceback has one, too
-            raise
+                _lock_folder(folder, lock, fcntl.LOCK_SH)
+                return cls(folder, shared, identity, lock)
+            except BaseException:
+                lock.close()  # not with the last reference: a traceback has one, too
+                raise
 
     @classmethod
     def attach(cls, folder: str, address: SlabAddress | tuple[int, int], identity: bytes) -> Self:
         """Attach to the tier that another process of this host has opened; errors as
         `SlotTable.attach`."""
-        try:
+        with _storage_errors(folder):
             lock = _open_lock_file(folder)
-        except OSError as error:
-            raise _make_storage_error(folder, error) from None
-        try:
-            _enter_folder(folder, lock, first=False)
-            shared = SlotTable.attach(address, _hash_folder_identity(lock, identity))
-            return cls(folder, shared, identity, lock)
-        except BaseException:
-            lock.close()
-            raise
+            try:
+                _lock_folder(folder, lock, fcntl.LOCK_SH)
+                os.write(lock.fileno(), b"%d\n" % os.getpid())
+                shared = SlotTable.attach(address, _hash_folder_identity(lock, identity))
+                return cls(folder, shared, identity, lock)
+            except BaseException:
+                lock.close()
+                raise
 
     @property
     def address(self) -> SlabAddress:
@@ -233,9 +226,7 @@ class DiskTier:
         return self._slots.counters()
 
     def own_counters(self) -> DiskCounters:
-        with self._lock:
-            counted = dict(self._counted)
-        return DiskCounters(**counted)
+        return DiskCounters(**self._counted)
 
     def close(self) -> None:
         """Give claims and files back; with the last rank the folder is free for another job.
@@ -364,12 +355,19 @@ def _make_write_error(moved: int) -> OSError:
     return OSError(error, os.strerror(error))
 
 
-def _make_storage_error(folder: str, error: OSError) -> StorageError:
-    return StorageError(
-        error.errno,
-        f"the disk tier in {folder} cannot be used: {os.strerror(error.errno or 0)}: give it a"
-        " folder on a local disk that this user may write to, with room in it",
-    )
+@contextlib.contextmanager
+def _storage_errors(folder: str) -> Iterator[None]:
+    """Turn an error of the system into one that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(
+            error.errno,
+            f"the disk tier in {folder} cannot be used: {os.strerror(error.errno or 0)}: give it a"
+            " folder on a local disk that this user may write to, with room in it",
+        ) from None
 
 
 def _open_lock_file(folder: str) -> FileIO:
@@ -378,25 +376,12 @@ def _open_lock_file(folder: str) -> FileIO:
     return own_descriptor(open_own, os.path.join(folder, "tier.lock"), flags)
 
 
-def _enter_folder(folder: str, lock: FileIO, *, first: bool) -> None:
-    """Lock the folder, and write down the pid; raise UsageError if another job holds the lock."""
-    _lock_folder(folder, lock, fcntl.LOCK_EX if first else fcntl.LOCK_SH)
-    try:
-        if first:
-            os.ftruncate(lock.fileno(), 0)
-        os.write(lock.fileno(), b"%d\n" % os.getpid())
-    except OSError as error:
-        raise _make_storage_error(folder, error) from None
-
-
 def _lock_folder(folder: str, lock: FileIO, operation: int) -> None:
     """Lock the folder's lock file; raise UsageError if another job holds the lock."""
     try:
         fcntl.flock(lock, operation | fcntl.LOCK_NB)
     except BlockingIOError:
         raise _make_in_use_error(folder) from None
-    except OSError as error:
-        raise _make_storage_error(folder, error) from None
 
 
 def _hash_folder_identity(lock: FileIO, identity: bytes) -> bytes:
@@ -412,15 +397,14 @@ def _make_in_use_error(folder: str) -> UsageError:
         pids = [int(line) for line in file.read(1 << 16).split() if line.isdigit()]
     pids = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
     if pids == [os.getpid()]:
-        return UsageError(
-            f"the disk tier in {folder} is in use by another loader of this process: close that "
-            "one, or give each another folder"
+        who, remedy = (
+            "another loader of this process",
+            "close that one, or give each another folder",
         )
-    return UsageError(
-        f"the disk tier in {folder} is in use by another job, process "
-        f"{' '.join(map(str, pids)) or 'unknown'}: give each job another folder, or end that "
-        "one"
-    )
+    else:
+        who = f"another job, process {' '.join(map(str, pids)) or 'unknown'}"
+        remedy = "give each job another folder, or end that one"
+    return UsageError(f"the disk tier in {folder} is in use by {who}: {remedy}")
 
 
 def read_note(folder: str) -> bytes | None:

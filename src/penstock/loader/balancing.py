@@ -33,7 +33,7 @@ from ..ranks.place import Place, find_reader
 from .agreement import compare_values
 
 if TYPE_CHECKING:
-    from ..cache.host_agreement import Cache
+    from ..cache.join import Cache
 
 _width_default = 4096
 _probes = 4096

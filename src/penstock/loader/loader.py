@@ -52,8 +52,7 @@ from .sources import ArraySource, DecodeSource, Decoding
 from .step_reader import ReadResources, StepReader, Submit, TicketRouter, make_fork_error
 
 if TYPE_CHECKING:
-    from ..cache.host_agreement import Cache
-    from ..cache.join import CacheMembership
+    from ..cache.join import Cache, CacheMembership
 
 
 class Loader:
@@ -147,7 +146,7 @@ class Loader:
         if collate is not None and decode is None:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
         if cache is not None:
-            from ..cache.host_agreement import Cache  # here: a loader without one does not load it
+            from ..cache.join import Cache  # here: a loader without one does not load it
 
             check_kind("cache", cache, Cache, "a penstock.Cache")
         if assignment == "local" and cache is None:

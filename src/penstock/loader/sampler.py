@@ -37,7 +37,7 @@ from .balancing import Balanced, Balancing, balance_costs, name_assignment
 from .workers import BatchTask, identify_data
 
 if TYPE_CHECKING:
-    from ..cache.host_agreement import Cache
+    from ..cache.join import Cache
 
 
 class StepSampler:

@@ -80,7 +80,7 @@ from .worker_tasks import (
 )
 
 if TYPE_CHECKING:
-    from ..cache.host_agreement import Cache
+    from ..cache.join import Cache
 
 _frozen = (
     *("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"),
