@@ -57,33 +57,16 @@ class Requested(NamedTuple):
 
 
 class Timeline(Protocol):
-    """A recorder of the events of each step; see `penstock.loader.metrics`."""
+    """A recorder of the events of each step, when they happen; see `penstock.loader.metrics`."""
 
-    def record_request(self, epoch: int, step: int, what: Requested) -> None:
-        """Record that a step's reads are handed to the engine now."""
-        ...
-
-    def record_arrival(self, epoch: int, step: int) -> None:
-        """Record that a step's reads are seen to be complete now."""
-        ...
-
-    def record_decoding(self, epoch: int, step: int, spans: Iterable[Span]) -> None:
-        """Record that threads have decoded a step."""
-        ...
-
+    def record_request(self, epoch: int, step: int, what: Requested) -> None: ...
+    def record_arrival(self, epoch: int, step: int) -> None: ...
+    def record_decoding(self, epoch: int, step: int, spans: Iterable[Span]) -> None: ...
     def record_batch(
         self, epoch: int, step: int, asked_ns: int, ready_ns: int, bytes_ns: int, decode_ns: int
-    ) -> None:
-        """Record that a batch goes to the user now; arguments as in `Meter.count_batch`."""
-        ...
-
-    def record_compute(self, since_ns: int, until_ns: int) -> None:
-        """Record the user's step between two batches."""
-        ...
-
-    def close(self) -> None:
-        """Finish the recording."""
-        ...
+    ) -> None: ...
+    def record_compute(self, since_ns: int, until_ns: int) -> None: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

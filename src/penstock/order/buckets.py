@@ -32,6 +32,26 @@ SizeRule = Callable[[Integers], npt.ArrayLike]
 """Function of lengths, int64 (n,), to the room that each takes."""
 
 
+def apply_rule(name: str, rule: SizeRule, lengths: Integers) -> npt.NDArray[np.float64]:
+    """Return what a user's function gives for each length. UsageError if it gives anything but
+    finite numbers from 0 on."""
+    given: Any = rule(lengths)
+    try:
+        values = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        what = f"{name} gives {type(given).__name__} ({given!r:.80}) for {len(lengths):,} lengths"
+        raise UsageError(f"{what}: return one number for each") from None
+    if values.shape != lengths.shape:
+        what = f"{name} gives values of shape {values.shape} for {len(lengths):,} lengths"
+        raise UsageError(f"{what}: return one number for each")
+    wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
+    if len(wrong):
+        at = int(wrong[0])
+        what = f"{name} gives {values[at]} for the length {int(lengths[at]):,}"
+        raise UsageError(f"{what}: return finite numbers from 0 on")
+    return values
+
+
 @dataclass(frozen=True, slots=True)
 class BucketRule:
     """All that decides how the samples of a window are divided into batches.
@@ -71,15 +91,7 @@ class BucketRule:
         rounded = -(-lengths // self.multiple) * self.multiple
         if self.size_of is None:
             return rounded
-        given: Any = self.size_of(rounded)
-        try:
-            sizes = np.asarray(given, np.float64)
-        except (TypeError, ValueError):
-            sizes = np.empty(0)
-        if sizes.shape != lengths.shape or not ((sizes >= 0) & (sizes < np.inf)).all():
-            what = f"the cost of batches gives {given!r:.80} for {len(lengths):,} lengths"
-            raise UsageError(f"{what}: return one finite number from 0 on for each")
-        return sizes
+        return apply_rule("the cost of batches", self.size_of, rounded)
 
     def check(self, samples: Words, lengths: Integers) -> None:
         """Raise DataError if a sample is larger than a batch may be."""

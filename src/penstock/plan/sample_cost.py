@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from .. import limits
 from ..arguments import check_fields, check_whole, real
 from ..errors import DataError, UsageError
 from ..extent import Int
+from ..order.buckets import apply_rule
 
 Costs = npt.NDArray[np.float64]
 CostRule = Callable[[Int], npt.ArrayLike]
@@ -55,21 +55,7 @@ def cost_by_width(width: int) -> LengthCost:
 
 def apply_cost(cost: CostRule, lengths: Int) -> Costs:
     """Return the cost of each length. UsageError if the rule gives anything but finite costs."""
-    given: Any = cost(lengths)
-    try:
-        values = np.asarray(given, np.float64)
-    except (TypeError, ValueError):
-        what = f"cost gives {type(given).__name__} ({given!r:.80}) for {len(lengths):,} lengths"
-        raise UsageError(f"{what}: return one number for each") from None
-    if values.shape != lengths.shape:
-        what = f"cost gives values of shape {values.shape} for {len(lengths):,} lengths"
-        raise UsageError(f"{what}: return one number for each")
-    wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
-    if len(wrong):
-        at = int(wrong[0])
-        what = f"cost gives {values[at]} for the length {int(lengths[at]):,}"
-        raise UsageError(f"{what}: return finite numbers from 0 on")
-    return values
+    return apply_rule("cost", cost, lengths)
 
 
 def sum_costs(costs: Costs, starts: Int) -> Costs:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import pytest
@@ -69,34 +69,15 @@ def _order_turns(purposes: Sequence[Purpose], aging: Aging) -> list[int]:
     return order
 
 
-Bent = tuple[Requests, list[Buffer]]
+def _put(value: object) -> Callable[[Any], Any]:
+    """Return a function of a column that sets one value of it."""
 
+    def change(column: Any) -> Any:
+        changed = column.copy()
+        changed[1] = value
+        return changed
 
-def _set_values(**columns: object) -> Callable[[Requests, list[Buffer]], Bent]:
-    """Return a function that spoils good requests: it sets one value in each of the named
-    columns."""
-
-    def bend(requests: Requests, buffers: list[Buffer]) -> Bent:
-        for name, value in columns.items():
-            column = getattr(requests, name).copy()
-            column[1] = value
-            requests = requests._replace(**{name: column})
-        return requests, buffers
-
-    return bend
-
-
-def _change_columns(
-    **columns: Callable[[np.ndarray], np.ndarray],
-) -> Callable[[Requests, list[Buffer]], Bent]:
-    """Return a function that spoils good requests: it passes the named columns through
-    functions."""
-
-    def bend(requests: Requests, buffers: list[Buffer]) -> Bent:
-        changed = {name: change(getattr(requests, name)) for name, change in columns.items()}
-        return requests._replace(**changed), buffers
-
-    return bend
+    return change
 
 
 def _make_read_only(buffer: Buffer) -> Buffer:
@@ -106,38 +87,36 @@ def _make_read_only(buffer: Buffer) -> Buffer:
 
 
 # Each bends four good extents (two of file 0 in one run, one of file 0, one of file 1).
-_bends: dict[str, Callable[[Requests, list[Buffer]], Bent]] = {
-    "negative offset": _set_values(offset=-1),
-    "negative length": _set_values(length=-1),
-    "end beyond 2^63": _set_values(offset=(1 << 63) - 1),
-    "file out of range": _set_values(file=2),
-    "buffer out of range": _set_values(buffer=1),
-    "target negative": _set_values(target=-1),
-    "target beyond the buffer": _set_values(target=1 << 40),
-    "target wraps round": _set_values(target=(1 << 63) - 1),
-    "length beyond the buffer": _set_values(length=1 << 40),
-    "short column": _change_columns(offset=lambda column: column[:-1]),
-    "long column": _change_columns(target=lambda column: np.append(column, 0)),
-    "float column": _change_columns(offset=lambda column: column.astype(np.float64)),
-    "signed files": _change_columns(file=lambda column: column.astype(np.int64)),
-    "narrow lengths": _change_columns(length=lambda column: column.astype(np.int32)),
-    "two-dimensional column": _change_columns(length=lambda column: column.reshape(2, 2)),
-    "no runs": _change_columns(runs=lambda runs: runs[:0]),
-    "runs start above 0": _change_columns(runs=lambda runs: runs[1:]),
-    "runs end early": _change_columns(runs=lambda runs: runs[:-1]),
-    "runs end late": _change_columns(runs=lambda runs: runs + np.array([0, 0, 0, 1])),
-    "empty run": _change_columns(runs=lambda runs: np.insert(runs, 1, runs[1])),
-    "runs descend": _change_columns(runs=lambda runs: runs[[0, 2, 1, 3]]),
-    "run over two files": _change_columns(runs=lambda runs: runs[[0, 1, 3]]),
-    "run descends": _change_columns(offset=lambda offset: offset[[1, 0, 2, 3]]),
-    "run overlaps itself": _change_columns(
-        offset=lambda offset: offset[[0, 0, 2, 3]] + [0, 1, 0, 0]
-    ),
-    "no buffers": lambda requests, buffers: (requests, []),
-    "buffer of other type": lambda requests, buffers: (requests, [buffers[0].view(np.int8)]),
-    "buffer with stride": lambda requests, buffers: (requests, [np.repeat(buffers[0], 2)[::2]]),
-    "buffer with two dimensions": lambda requests, buffers: (requests, [buffers[0][None]]),
-    "read-only buffer": lambda requests, buffers: (requests, [_make_read_only(buffers[0])]),
+_bends: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "negative offset": {"offset": _put(-1)},
+    "negative length": {"length": _put(-1)},
+    "end beyond 2^63": {"offset": _put((1 << 63) - 1)},
+    "file out of range": {"file": _put(2)},
+    "buffer out of range": {"buffer": _put(1)},
+    "target negative": {"target": _put(-1)},
+    "target beyond the buffer": {"target": _put(1 << 40)},
+    "target wraps round": {"target": _put((1 << 63) - 1)},
+    "length beyond the buffer": {"length": _put(1 << 40)},
+    "short column": {"offset": lambda column: column[:-1]},
+    "long column": {"target": lambda column: np.append(column, 0)},
+    "float column": {"offset": lambda column: column.astype(np.float64)},
+    "signed files": {"file": lambda column: column.astype(np.int64)},
+    "narrow lengths": {"length": lambda column: column.astype(np.int32)},
+    "two-dimensional column": {"length": lambda column: column.reshape(2, 2)},
+    "no runs": {"runs": lambda runs: runs[:0]},
+    "runs start above 0": {"runs": lambda runs: runs[1:]},
+    "runs end early": {"runs": lambda runs: runs[:-1]},
+    "runs end late": {"runs": lambda runs: runs + np.array([0, 0, 0, 1])},
+    "empty run": {"runs": lambda runs: np.insert(runs, 1, runs[1])},
+    "runs descend": {"runs": lambda runs: runs[[0, 2, 1, 3]]},
+    "run over two files": {"runs": lambda runs: runs[[0, 1, 3]]},
+    "run descends": {"offset": lambda offset: offset[[1, 0, 2, 3]]},
+    "run overlaps itself": {"offset": lambda offset: offset[[0, 0, 2, 3]] + [0, 1, 0, 0]},
+    "no buffers": {"buffers": lambda _: []},
+    "buffer of other type": {"buffers": lambda buffers: [buffers[0].view(np.int8)]},
+    "buffer with stride": {"buffers": lambda buffers: [np.repeat(buffers[0], 2)[::2]]},
+    "buffer with two dimensions": {"buffers": lambda buffers: [buffers[0][None]]},
+    "read-only buffer": {"buffers": lambda buffers: [_make_read_only(buffers[0])]},
 }
 
 
@@ -305,8 +284,11 @@ class EngineSuite(Suite):
         runs = [[(0, 10, 20), (0, 40, 20)], [(0, 70, 20)], [(1, 100, 20)]]
         refused, reading = EngineRead(contents, runs), EngineRead(contents, runs)
         with self.opened(contents) as engine:
+            bent: dict[str, Any] = {**refused.requests._asdict(), "buffers": refused.buffers}
+            bent |= {column: bend(bent[column]) for column, bend in _bends[name].items()}
+            buffers = bent.pop("buffers")
             with pytest.raises(UsageError):
-                engine.submit(*_bends[name](refused.requests, refused.buffers))
+                engine.submit(Requests(**bent), buffers)
             assert engine.poll(0) == []
             ticket = engine.submit(reading.requests, reading.buffers)
             reading.assert_done(finish(engine, [ticket])[ticket])
