@@ -80,7 +80,7 @@ FOLDERS = {
 them."""
 
 BUDGETS = {
-    "": 1_792,
+    "": 1_775,
     "cache": 4_073,
     "checkpoint": 6_667,
     "cli": 2_373,
@@ -92,13 +92,13 @@ BUDGETS = {
     "images": 1_544,
     "index": 13_071,
     "loader": 6_134,
-    "order": 2_623,
+    "order": 2_635,
     "penstock_bench": 12_997,
     "penstock_sim": 6_966,
-    "plan": 3_279,
+    "plan": 3_265,
     "ranks": 599,
     "sharing": 3_790,
-    "testing": 1_971,
+    "testing": 1_953,
     "torch": 2_820,
     "trainers": 839,
 }
