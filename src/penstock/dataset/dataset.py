@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -131,30 +131,6 @@ def open(
     return Dataset(place.path, table, sidecar, paths)
 
 
-class PackedRows(Protocol):
-    """Rows of documents: batches of packed data have them in place of samples.
-
-    arrays:          fields of a batch with as many rows as it.
-    row_bytes:       bytes of a full row as they are stored.
-    document_bytes:  mean bytes of what is read at once.
-    """
-
-    arrays: tuple[str, ...]
-    row_bytes: float
-    document_bytes: float
-
-    def lay_out(
-        self, index: Index, planned: StepPlan, buffer: Buffer, take: Callable[[int], Buffer]
-    ) -> dict[str, Any]:
-        """Return the fields of a step's batch, in memory of `take`."""
-        ...
-
-    def find_row_table(self) -> tuple[str, str, str]:
-        """Return the place of files with counts of rows: a path without an end, and the identity
-        and version of the data."""
-        ...
-
-
 class Kind(ABC):
     """Kind of a dataset made of others: its order and how its samples are finished.
 
@@ -164,6 +140,10 @@ class Kind(ABC):
     fingerprint:  identity of the data, if it is not the index's with the selection's.
     steps:        name of, and remedy for, starts that count steps, if there are such.
     refusals:     what to do instead, for each method that the kind does not have.
+    has_rows:     True if batches have rows of documents in place of samples. Then also:
+    arrays:          fields of a batch with as many rows as it.
+    row_bytes:       bytes of a full row as they are stored.
+    document_bytes:  mean bytes of what is read at once.
     """
 
     noun: str
@@ -172,11 +152,10 @@ class Kind(ABC):
     fingerprint: str = ""
     steps: tuple[str, str] | None = None
     refusals: Mapping[str, str] = MappingProxyType({})
-
-    @property
-    def rows(self) -> PackedRows | None:
-        """Layout of packed rows."""
-        return None
+    has_rows = False
+    arrays: tuple[str, ...] = ()
+    row_bytes: float
+    document_bytes: float
 
     @abstractmethod
     def make_order(self, seed: int, **options: Any) -> Ordering:
@@ -209,6 +188,17 @@ class Kind(ABC):
     def open_whole(self) -> Dataset:
         """Return the dataset of all samples, without weights."""
         raise AssertionError(f"{self.noun} is no stage")
+
+    def lay_out(
+        self, index: Index, planned: StepPlan, buffer: Buffer, take: Callable[[int], Buffer]
+    ) -> dict[str, Any]:
+        """Return the fields of a step's batch of rows, in memory of `take`."""
+        raise AssertionError(f"{self.noun} has no rows")
+
+    def find_row_table(self) -> tuple[str, str, str]:
+        """Return the place of files with counts of rows: a path without an end, and the identity
+        and version of the data."""
+        raise AssertionError(f"{self.noun} has no rows")
 
 
 class Dataset:
@@ -246,9 +236,9 @@ class Dataset:
         return (self,) if self.kind is None else self.kind.parts
 
     @property
-    def rows(self) -> PackedRows | None:
-        """The layout of packed rows, if batches have rows of documents in place of samples."""
-        return None if self.kind is None else self.kind.rows
+    def rows(self) -> Kind | None:
+        """The kind of packed rows, if batches have rows of documents in place of samples."""
+        return self.kind if self.kind is not None and self.kind.has_rows else None
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -309,28 +299,21 @@ class Dataset:
             return saved.values
         read = self.find_lengths()
         if read is None:
-            path = next(part for part in self.parts if part.find_lengths() is None).path
+            path = next(part for part in self.parts if part.find_id_lengths() is None).path
             raise build_unmeasured_error(path)
         count = len(self)
         values: Int = allot_array(count, np.int64, own_folder(), limits.lengths_samples_inline_max)
-        for start in range(0, len(self), limits.selection_chunk_samples):
-            stop = min(start + limits.selection_chunk_samples, len(self))
+        for start in range(0, count, limits.selection_chunk_samples):
+            stop = min(start + limits.selection_chunk_samples, count)
             values[start:stop] = read(start, stop)
         return values
 
     def find_lengths(self) -> Slice | None:
         """Return the function that gives the lengths of the samples [start, stop), if known."""
-        if self.kind is not None:
-            return _join_lengths(self.parts)
-        saved = self.load_lengths()
-        if saved is None and find_counted(self.index) is None:
+        take = self.find_id_lengths()
+        if take is None:
             return None
-
-        def read(start: int, stop: int) -> Int:
-            ids = self.ids(np.arange(start, stop, dtype=np.uint64)).view(np.int64)
-            return count_numbers(self.index, ids) if saved is None else saved.take(ids)
-
-        return read
+        return lambda start, stop: take(self.ids(np.arange(start, stop, dtype=np.uint64)))
 
     def find_id_lengths(self) -> Callable[[Ids], Int] | None:
         """Return the function that gives lengths by the numbers of `batch.ids`, if known."""
@@ -631,25 +614,6 @@ def _reopen(
     """Open a pickled dataset again."""
     index, sidecar = reference.open()
     return Dataset(reference.path, index, sidecar, reference.paths, subset, weighting)
-
-
-def _join_lengths(parts: Sequence[Dataset]) -> Slice | None:
-    """Return the function that gives the lengths of the samples of all parts, if all are known."""
-    reads = [part.find_lengths() for part in parts]
-    if any(read is None for read in reads):
-        return None
-    ends = np.cumsum([len(part) for part in parts]).tolist()
-
-    def read_parts(start: int, stop: int) -> Int:
-        lengths = [np.empty(0, np.int64)]
-        for read, end, part in zip(reads, ends, parts, strict=True):
-            first = end - len(part)
-            low, high = max(start, first), min(stop, end)
-            if low < high and read is not None:
-                lengths.append(read(low - first, high - first))
-        return np.concatenate(lengths)
-
-    return read_parts
 
 
 def join_takes(

@@ -43,14 +43,13 @@ from ..order.packed_order import (
     LongDocuments,
     PackedOrder,
     PackingRule,
-    RowPieces,
     choose_window,
     count_joined_rows,
 )
-from ..order.packed_rows import PlacedPieces, ignored_label, lay_out_tokens, place_pieces
+from ..order.packed_rows import ignored_label, lay_out_tokens, place_pieces
 from ..plan.batch_layout import FieldRows, check_tokens
 from ..plan.steps import StepPlan
-from .dataset import Dataset, Kind, PackedRows, join_takes
+from .dataset import Dataset, Kind, join_takes
 from .fields import Ragged, build_fields, check_vocabulary
 from .lengths import build_unmeasured_error, find_counted, find_token_field
 from .mixing import CurriculumKind, MixtureKind, check_part
@@ -167,22 +166,6 @@ class RowLayout:
     dtype: np.dtype[Any]
     multiple: int
 
-    def place(self, pieces: RowPieces) -> PlacedPieces:
-        """Return the places of the pieces in the flattened batch."""
-        flat = self.style == "flat"
-        return place_pieces(pieces.offsets, pieces.length, self.length, self.multiple, flat=flat)
-
-    def describe(self, pieces: RowPieces, placed: PlacedPieces) -> dict[str, Any]:
-        """Return the fields that locate documents: cu_seqlens and so on."""
-        fields: dict[str, Any] = {"cu_seqlens": placed.starts}
-        if self.multiple > 1:
-            # Ranks of context parallelism share places, so that one's part of the longest place
-            # may have more than its part of the longest document.
-            fields["cu_seqlens_padded"] = placed.rooms
-        fields["max_seqlen"] = placed.longest
-        fields["documents"] = placed.spread(pieces.documents.view(np.int64))
-        return fields | {name: placed.spread(column) for name, column in pieces.marks.items()}
-
 
 class PackedKind(Kind):
     """Rows of documents; the samples, by number, are the documents.
@@ -192,7 +175,8 @@ class PackedKind(Kind):
     """
 
     noun = "packed rows"
-    arrays: tuple[str, ...] = ("input_ids", "labels", "position_ids")
+    has_rows = True
+    arrays = ("input_ids", "labels", "position_ids")
     refusals = MappingProxyType(
         {
             "select": "select documents, and pack these",
@@ -233,10 +217,6 @@ class PackedKind(Kind):
         self._rule = PackingRule(layout.length, window, long, layout.multiple)
         self._joined: JoinedDocuments | None = None
 
-    @property
-    def rows(self) -> PackedRows:
-        return self
-
     def make_order(self, seed: int, **options: Any) -> PackedOrder | JoinedOrder:
         if not self._arguments[3]:
             return PackedOrder(
@@ -272,7 +252,13 @@ class PackedKind(Kind):
         assert rows is not None
         pieces = rows.pieces
         tokens, at = self._find_tokens(index, planned, buffer)
-        placed = layout.place(pieces)
+        placed = place_pieces(
+            pieces.offsets,
+            pieces.length,
+            layout.length,
+            layout.multiple,
+            flat=layout.style == "flat",
+        )
         target, size = placed.targets, placed.places
         if size > limits.packing_batch_max:
             raise LimitError(f"step {planned.step}: a batch of {size:,} tokens: use fewer rows")
@@ -296,12 +282,19 @@ class PackedKind(Kind):
             where = f"step {planned.step}, document {document:,}: {index.where(document)}"
             raise DataError(f"{where}: a token is larger than {layout.dtype} holds: use 'int64'")
         shape = (1, size) if layout.style == "flat" else (-1, layout.length)
-        return {
+        fields: dict[str, Any] = {
             "input_ids": inputs.reshape(shape),
             "labels": labels.reshape(shape),
             "position_ids": positions.reshape(shape),
-            **layout.describe(pieces, placed),
+            "cu_seqlens": placed.starts,
         }
+        if layout.multiple > 1:
+            # Ranks of context parallelism share places, so that one's part of the longest place
+            # may have more than its part of the longest document.
+            fields["cu_seqlens_padded"] = placed.rooms
+        fields["max_seqlen"] = placed.longest
+        fields["documents"] = placed.spread(pieces.documents.view(np.int64))
+        return fields | {name: placed.spread(column) for name, column in pieces.marks.items()}
 
     def _find_tokens(
         self, index: Index, planned: StepPlan, buffer: Buffer

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from .. import limits
@@ -30,13 +31,6 @@ except ImportError as error:
 
 
 log = logging.getLogger("penstock")
-
-
-class CountedLoader(Protocol):
-    """A loader whose counters can be read and explained."""
-
-    def counters(self) -> Counters: ...
-    def explain(self) -> Any: ...
 
 
 _counts = {
@@ -85,10 +79,19 @@ class CounterCollector(Collector):
             labels=["loader"],
         )
         for name, counted in counters.items():
-            stalls.add_metric([name], _list_buckets(counted.stalls), counted.stall_ns * 1e-9)
+            sums = list(itertools.accumulate(counted.stalls))
+            told = [(repr((1 << bucket) * 1e-9), float(sums[bucket])) for bucket in _buckets]
+            told.append(("+Inf", float(sums[-1])))
+            stalls.add_metric([name], told, counted.stall_ns * 1e-9)
         yield stalls
         for key in sorted({key for counted in counters.values() for key in counted.engine}):
-            yield _make_engine_family(key, counters)
+            # Counters of a slab belong to all ranks of the host: they are no totals.
+            kind = GaugeMetricFamily if key.startswith("slab_") else CounterMetricFamily
+            unit, scale = (f"{key[:-3]}_seconds", 1e-9) if key.endswith("_ns") else (key, 1)
+            text = f"Of the engine: {key.replace('_', ' ')}."
+            read = {name: counted.engine for name, counted in counters.items()}
+            values = {name: counts[key] * scale for name, counts in read.items() if key in counts}
+            yield _fill(kind(f"penstock_engine_{unit}", text, labels=["loader"]), values)
 
 
 def _fill(
@@ -97,30 +100,6 @@ def _fill(
     for name, value in values.items():
         family.add_metric([name], value)
     return family
-
-
-def _list_buckets(stalls: tuple[int, ...]) -> list[tuple[str, float]]:
-    """Return the cumulative counts of stalls, by the upper bound of each bucket in seconds."""
-    told = [(repr((1 << bucket) * 1e-9), float(sum(stalls[: bucket + 1]))) for bucket in _buckets]
-    return [*told, ("+Inf", float(sum(stalls)))]
-
-
-def _make_engine_family(
-    key: str, counters: Mapping[str, Counters]
-) -> CounterMetricFamily | GaugeMetricFamily:
-    """Return the metric of an engine's counter: its name there, with nanoseconds as seconds.
-
-    Counters of a slab belong to all ranks of the host, so that they are gauges and no totals.
-    """
-    is_time = key.endswith("_ns")
-    kind = GaugeMetricFamily if key.startswith("slab_") else CounterMetricFamily
-    unit = f"{key[:-3]}_seconds" if is_time else key
-    family = kind(
-        f"penstock_engine_{unit}", f"Of the engine: {key.replace('_', ' ')}.", labels=["loader"]
-    )
-    scale = 1e-9 if is_time else 1
-    read = {name: counted.engine for name, counted in counters.items()}
-    return _fill(family, {name: each[key] * scale for name, each in read.items() if key in each})
 
 
 class _QuietHandler(WSGIRequestHandler):
@@ -214,7 +193,7 @@ class MetricsServer(WSGIServer):
 
 
 def make_metrics_server(
-    host: str, port: int, list_loaders: Callable[[], Mapping[str, CountedLoader]]
+    host: str, port: int, list_loaders: Callable[[], Mapping[str, Any]]
 ) -> MetricsServer:
     """Bind a server of /metrics and /explain for the loaders that are listed at each request.
 

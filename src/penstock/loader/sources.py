@@ -250,7 +250,7 @@ class DecodeSource:
         rows = len(planned.ids)
         job: DecodeJob
         if decoding.decode is None:
-            job = DecodeJob(1, open_step, _keep_fields, operator.itemgetter(0), memory.take)
+            job = DecodeJob(1, open_step, dict, operator.itemgetter(0), memory.take)
         elif decoding.rows is not None:
             job = RowsJob(rows, open_step, memory.take)
         else:
@@ -310,10 +310,6 @@ def _open_rows(
         decoding.cropped,
     )
     return rows.open_rows(step)
-
-
-def _keep_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    return fields
 
 
 def _count_bytes(column: Any) -> int:

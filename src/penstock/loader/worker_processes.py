@@ -171,17 +171,19 @@ class WorkerProcesses:
         answers = 0
         for worker in (events[event] for event in ready if isinstance(event, Connection)):
             try:
-                reply = _decode_reply(worker.connection.recv_bytes())
+                message = worker.connection.recv_bytes()
             except (EOFError, ConnectionError):
                 ended.add(worker)
                 continue
             answers += 1
-            slot = worker.tasks.pop(reply.ticket)
-            if reply.ticket in self._dropped:
-                self._dropped.remove(reply.ticket)
+            ticket, size, buffers, pickled, *spent = _reply.unpack(message)
+            slot = worker.tasks.pop(ticket)
+            if ticket in self._dropped:
+                self._dropped.remove(ticket)
                 worker.free.append(slot)
             else:
-                self._ready[reply.ticket] = worker, slot, reply
+                reply = _Reply(ticket, size, buffers, pickled, WorkerTime(*spent))
+                self._ready[ticket] = worker, slot, reply
                 worker.ready += 1
         if ended and not answers:
             raise self._make_end_error(list(ended))
@@ -258,7 +260,11 @@ class _Worker:
             self.free.append(slot)
         else:
             weakref.finalize(base, self.free.append, slot).atexit = False
-        return _unpack(base, reply)
+        table_bytes = 16 * reply.buffers
+        table = base[:table_bytes].view(np.int64).reshape(-1, 2).tolist()
+        memory = memoryview(base)  # type: ignore[arg-type]
+        buffers = [memory[start : start + size] for start, size in table]
+        return pickle.loads(memory[table_bytes : table_bytes + reply.pickled], buffers=buffers)
 
 
 @contextlib.contextmanager
@@ -309,15 +315,6 @@ _reply = struct.Struct("<QQQQQQQ")
 _alignment = 64
 
 
-def _encode_reply(reply: _Reply) -> bytes:
-    return _reply.pack(*reply[:-1], *reply.spent)
-
-
-def _decode_reply(message: bytes) -> _Reply:
-    ticket, size, buffers, pickled, *spent = _reply.unpack(message)
-    return _Reply(ticket, size, buffers, pickled, WorkerTime(*spent))
-
-
 class _Pickler(pickle.Pickler):
     """Pickler that leaves buffers out, and pickles some types by `reduce`."""
 
@@ -351,14 +348,6 @@ def _pack(result: Any, slot: _Slot, ticket: int, reduce: Reduce | None) -> _Repl
         if size:
             memory[start : start + size] = np.frombuffer(part, np.uint8)
     return _Reply(ticket, end, len(parts), len(pickled))
-
-
-def _unpack(base: np.ndarray[Any, Any], reply: _Reply) -> Any:
-    table_bytes = 16 * reply.buffers
-    table = base[:table_bytes].view(np.int64).reshape(-1, 2).tolist()
-    memory = memoryview(base)  # type: ignore[arg-type]
-    buffers = [memory[start : start + size] for start, size in table]
-    return pickle.loads(memory[table_bytes : table_bytes + reply.pickled], buffers=buffers)
 
 
 class _Failure:
@@ -432,7 +421,7 @@ def _run_worker(
             assert slot is not None
             reply = _pack(_Failure(make_raisable(error), number), slot, ticket, None)
         del task
-        connection.send_bytes(_encode_reply(reply))
+        connection.send_bytes(_reply.pack(*reply[:-1], *reply.spent))
 
 
 def _receive_tasks(

@@ -47,18 +47,6 @@ def _refuse(error: type[Exception], faults: Mapping[str, Any]) -> None:
             raise error(text)
 
 
-def check_numbers(workers: int, timeout: float, factor: int | None, persistent: bool) -> None:
-    number = 0 if factor is None else check_integer("prefetch_factor", factor)
-    faults = {
-        f"num_workers is {workers}: use 0 (no workers) or more": workers < 0,
-        f"timeout is {timeout}: use seconds, or 0 to wait for ever": not timeout >= 0,
-        "prefetch_factor needs num_workers > 0": factor is not None and not workers,
-        f"prefetch_factor is {factor}: use 0 or more": number < 0,
-        "persistent_workers=True needs num_workers > 0": persistent and not workers,
-    }
-    _refuse(ValueError, faults)
-
-
 def check_kinds(
     dataset: Any,
     sampler: Any,
@@ -99,21 +87,31 @@ def _show(value: Any) -> str:
     return text if 0 < len(text) <= 40 else f"a {type(value).__name__}"
 
 
-def check_samplers(
-    shuffle: bool, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool
+def check_values(
+    workers: int,
+    timeout: float,
+    factor: int | None,
+    persistent: bool,
+    shuffle: bool,
+    sampler: Any,
+    batch_sampler: Any,
+    batch_size: int | None,
+    drop_last: bool,
 ) -> None:
+    """Raise ValueError, as torch does, for numbers and combinations that it refuses."""
+    number = 0 if factor is None else check_integer("prefetch_factor", factor)
     is_sampled, is_batched = sampler is not None, batch_sampler is not None
     others = batch_size != 1 or shuffle or is_sampled or drop_last
+    is_single = not is_batched and batch_size is None
     faults = {
-        "sampler and shuffle=True are both given: the sampler decides the order": (
-            is_sampled and shuffle
-        ),
-        "batch_sampler excludes batch_size, shuffle, sampler and drop_last: leave them out": (
-            is_batched and others
-        ),
-        "batch_size=None gives single samples: leave out drop_last": (
-            not is_batched and batch_size is None and drop_last
-        ),
+        f"num_workers is {workers}: use 0 (no workers) or more": workers < 0,
+        f"timeout is {timeout}: use seconds, or 0 to wait for ever": not timeout >= 0,
+        "prefetch_factor needs num_workers > 0": factor is not None and not workers,
+        f"prefetch_factor is {factor}: use 0 or more": number < 0,
+        "persistent_workers=True needs num_workers > 0": persistent and not workers,
+        "sampler and shuffle=True are both given: choose one": is_sampled and shuffle,
+        "batch_sampler excludes batch_size, shuffle, sampler, drop_last": is_batched and others,
+        "batch_size=None gives single samples: leave out drop_last": is_single and drop_last,
     }
     _refuse(ValueError, faults)
 

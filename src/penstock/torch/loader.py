@@ -56,9 +56,8 @@ from .arguments import (
     UnshuffledSampler,
     check_integer,
     check_kinds,
-    check_numbers,
     check_ours,
-    check_samplers,
+    check_values,
     choose_context,
     choose_seed,
     choose_workers,
@@ -184,11 +183,11 @@ class DataLoader:
         budget: Budget | None = None,
     ) -> None:
         num_workers = check_integer("num_workers", num_workers)
-        check_numbers(num_workers, timeout, prefetch_factor, persistent_workers)
         check_kinds(dataset, sampler, batch_sampler, collate_fn, worker_init_fn, generator)
         kind = parse_shuffle(shuffle, dataset)
         shuffle = kind != "none"
-        check_samplers(shuffle, sampler, batch_sampler, batch_size, drop_last)
+        workers_given = num_workers, timeout, prefetch_factor, persistent_workers
+        check_values(*workers_given, shuffle, sampler, batch_sampler, batch_size, drop_last)
         check_ours(dataset, decode, workers, sampler, batch_sampler, batch_size, global_batch_size)
         self.dataset = dataset
         self.num_workers = num_workers
