@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
+from penstock.arguments import check_choice
 from penstock.errors import LimitError, UsageError
 from penstock_sim.schedule import (
     RULES,
@@ -17,7 +19,7 @@ from penstock_sim.schedule import (
     plan_periodic,
     simulate,
 )
-from penstock_sim.schedule.periodic import require_jobs, require_objective
+from penstock_sim.schedule.periodic import require_jobs
 
 _worth = 1e-3
 """Part by which a pattern must be better: it is for jobs as given, a rule follows them."""
@@ -54,7 +56,7 @@ def compare(
     ten jobs, as `plan_periodic`.
     """
     require_jobs(jobs, bandwidth)
-    require_objective(objective)
+    check_choice("objective", objective, get_args(Objective))
     if not rules:
         raise UsageError("rules is empty: give one Rule or more")
     outcomes = tuple((rule, simulate(jobs, bandwidth, rule)) for rule in rules)

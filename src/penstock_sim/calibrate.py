@@ -121,7 +121,9 @@ class _Calibrator:
     def __init__(self, run: LiveRun, measured: Measured) -> None:
         self._run, self._measured = run, measured
         self._sources: dict[str, str] = {}
-        self._policy = _name_policy(run)
+        # A run without a cache is one whose cache holds nothing.
+        is_local = run.rank.assignment == "local"
+        self._policy: Policy = "penstock_local" if is_local else "penstock"
         self._values = self._unhindered()
         self._traffic: NodeTraffic | None = None
 
@@ -256,19 +258,20 @@ class _Calibrator:
                 "storage",
                 storage,
                 lambda e: e.storage_bytes,
-                _accept_any,
+                lambda _: True,
             ),
         ]
         if self._run.rank.disk_bytes:
             key = "system.tiers[1].read_mb_s"
             devices.insert(0, _Device(key, "the disk", disk, lambda e: e.disk_bytes, kept))
         key = "training.preprocess_mb_s"
-        if decoding:
-            device = _Device(key, "decoding", decode, lambda _: all_bytes, self._is_from_memory)
-            devices.insert(0, device)
-        else:
+        if not decoding:
             self._sources[key] = "nothing was decoded"
-        return devices
+            return devices
+        return [
+            _Device(key, "decoding", decode, lambda _: all_bytes, self._is_from_memory),
+            *devices,
+        ]
 
     def _find(self, device: _Device) -> None:
         """Set the rate of a device, for each node.
@@ -276,7 +279,9 @@ class _Calibrator:
         It is fitted if the run shows it, else the measured rate, else the observed one.
         """
         epochs = [k for k, e in enumerate(self._run.epochs) if device.moved(e) and device.waits(e)]
-        per_s = [self._per_s(device, k) for k in range(len(self._run.epochs))]
+        moved_mb = [device.moved(epoch) / BYTES for epoch in self._run.epochs]
+        nodes = self._run.hosts  # rates are of each node
+        per_s = [mb / e.seconds / nodes for mb, e in zip(moved_mb, self._run.epochs, strict=True)]
         if epochs:
             busiest = max(epochs, key=lambda k: device.moved(self._run.epochs[k]))
             if rate := self._fitted(device, busiest, per_s[busiest]):
@@ -311,17 +316,16 @@ class _Calibrator:
             return float(np.interp(nodes, points, rates)) / nodes
         return 0.0
 
-    def _per_s(self, device: _Device, epoch: int) -> float:
-        """Rate that the device gave each node in an epoch, MB/s."""
-        seen = self._run.epochs[epoch]
-        return device.moved(seen) / BYTES / seen.seconds / self._run.hosts
-
     def _fitted(self, device: _Device, epoch: int, guess: float) -> float | None:
         """Fit the rate at which an epoch takes as long as in the run; None if it hardly matters.
 
         The search is over 1/rate, in which the time is nearly linear.
         """
-        wanted = self._run.epochs[epoch].seconds * self._part()
+        # Samples that fill no step are not in the model.
+        scenario = self._scenario()
+        wanted = self._run.epochs[epoch].seconds
+        if self._run.rank.steps != scenario.steps:
+            wanted *= scenario.steps * scenario.training.global_batch / scenario.data.samples
 
         def too_long(slowness: float) -> float:
             device.put(self._values, 1 / slowness)
@@ -355,13 +359,6 @@ class _Calibrator:
         seconds: Floats = np.diff(ends, prepend=0) / 1e9
         return seconds
 
-    def _part(self) -> float:
-        """Part of the run's epoch in the model, without samples that fill no step."""
-        scenario = self._scenario()
-        if self._run.rank.steps == scenario.steps:
-            return 1.0
-        return scenario.steps * scenario.training.global_batch / scenario.data.samples
-
     def _is_from_memory(self, epoch: EpochRecord) -> bool:
         """True if all of an epoch's bytes were in the memory of the host that processed them."""
         total = epoch.ram_bytes + epoch.disk_bytes + epoch.peer_bytes + epoch.storage_bytes
@@ -381,15 +378,6 @@ class _Calibrator:
 
 _offered: tuple[Policy, ...] = ("staging", "nopfs", "penstock", "penstock_local", "lower_bound")
 """Policies with which a recorded run is compared."""
-
-
-def _accept_any(_: EpochRecord) -> bool:
-    return True
-
-
-def _name_policy(run: LiveRun) -> Policy:
-    # A run without a cache is one whose cache holds nothing.
-    return "penstock_local" if run.rank.assignment == "local" else "penstock"
 
 
 def _make_tier(name: str, capacity_mb: float, rate: float) -> dict[str, Any]:

@@ -91,6 +91,16 @@ class Settings(NamedTuple):
         """The common shape."""
         return np.broadcast_shapes(*map(np.shape, self))
 
+    @property
+    def total_bytes(self) -> Column:
+        """Bytes of all samples."""
+        return self.samples * self.sample_bytes
+
+    @property
+    def share_kept(self) -> Column:
+        """Share of the data that some node keeps."""
+        return np.minimum(1, self.nodes * self.cache_bytes / self.total_bytes)
+
 
 class Forecast(NamedTuple):
     """Times and shares of a policy for each setting; arrays of one shape.
@@ -117,7 +127,7 @@ def forecast_penstock(settings: Settings, assignment: Assignment = "local") -> F
 
     In the first epoch, too, an owner reads its own samples and sends those that others process.
     """
-    q = _share_kept(settings)
+    q = settings.share_kept
     if assignment == "local":
         remote = remote_share(settings.capacity, settings.nodes, q)
     else:
@@ -131,7 +141,7 @@ def forecast_nopfs(settings: Settings) -> Forecast:
     The forecast favours it: filling the caches costs the first epoch nothing beyond what is
     consumed, a node knows at once what others keep, and cold misses count as hits.
     """
-    own = np.minimum(1, settings.cache_bytes / _total_bytes(settings))
+    own = np.minimum(1, settings.cache_bytes / settings.total_bytes)
     local, storage = find_shares(settings.epochs, settings.nodes, own)
     return _forecast(settings, storage, np.maximum(0, 1 - storage - local))
 
@@ -143,18 +153,7 @@ def forecast_storage(settings: Settings) -> Forecast:
 
 def forecast_least(settings: Settings) -> Forecast:
     """Forecast the lower bound: the least time of compute and storage under any policy."""
-    return _forecast(settings, 1 - _share_kept(settings), 0.0, cache=False)
-
-
-def _total_bytes(settings: Settings) -> Floats:
-    total: Floats = settings.samples * settings.sample_bytes
-    return total
-
-
-def _share_kept(settings: Settings) -> Floats:
-    """Share of the data that some node keeps."""
-    share: Floats = np.minimum(1, settings.nodes * settings.cache_bytes / _total_bytes(settings))
-    return share
+    return _forecast(settings, 1 - settings.share_kept, 0.0, cache=False)
 
 
 def _forecast(
@@ -182,20 +181,15 @@ def _busy_seconds(
     settings: Settings, storage: Floats | float, remote: Floats | float, cache: bool
 ) -> Floats:
     """Seconds that each of `RESOURCES` is busy in an epoch: (resources, ...)."""
-    own = _total_bytes(settings) / settings.nodes
+    own = settings.total_bytes / settings.nodes
+    links = settings.nodes * settings.storage_node_bytes_per_s
     seconds = np.empty((len(RESOURCES), *settings.shape))
     seconds[0] = settings.samples / (settings.nodes * settings.compute_samples_per_s)
-    seconds[1] = storage * _total_bytes(settings) / _storage_bytes_per_s(settings)
+    storage_bytes = storage * settings.total_bytes
+    seconds[1] = storage_bytes / np.minimum(settings.storage_bytes_per_s, links)
     seconds[2] = remote * own / settings.peer_bytes_per_s
     seconds[3] = (1 - storage) * own / settings.cache_bytes_per_s if cache else 0
     return seconds
-
-
-def _storage_bytes_per_s(settings: Settings) -> Floats:
-    """Rate that all nodes together get from storage."""
-    links = settings.nodes * settings.storage_node_bytes_per_s
-    rate: Floats = np.minimum(settings.storage_bytes_per_s, links)
-    return rate
 
 
 def remote_share(capacity: Numbers, nodes: Numbers, kept: Numbers = 1.0) -> Floats:

@@ -13,8 +13,6 @@ the node that needs it reads it from storage.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import numpy.typing as npt
 
@@ -29,7 +27,6 @@ _kept = np.uint32(1 << 31)  # marks what its reader keeps, in streams
 _never = np.iinfo(np.int64).max
 
 
-@dataclass
 class _KnownPeers:
     """The peer that is known to keep each sample.
 
@@ -40,18 +37,12 @@ class _KnownPeers:
     due:   step at which the sample is first needed from there, by any node.
     """
 
-    samples: int
-    rank: Ints = field(init=False)
-    node: Nodes = field(init=False)
-    tier: npt.NDArray[np.int8] = field(init=False)
-    step: Ints = field(init=False)
-    due: Ints = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.rank = np.full(self.samples, _never)
-        self.node = np.full(self.samples, -1, np.int32)
-        self.tier = np.zeros(self.samples, np.int8)
-        self.step = np.zeros(self.samples, np.int64)
+    def __init__(self, samples: int) -> None:
+        self.rank: Ints = np.full(samples, _never)
+        self.node: Nodes = np.full(samples, -1, np.int32)
+        self.tier = np.zeros(samples, np.int8)
+        self.step: Ints = np.zeros(samples, np.int64)
+        self.due: Ints = self.step
 
 
 def nopfs(workload: SimulatedWorkload) -> NodeTraffic:
@@ -65,7 +56,12 @@ def nopfs(workload: SimulatedWorkload) -> NodeTraffic:
             "fewer epochs, or leave it out"
         )
     traffic = NodeTraffic.empty(scenario)
-    streams = _deal_streams(workload)
+    # The samples that each node reads, in its sequence.
+    batch = scenario.batch
+    streams = np.empty((scenario.training.nodes, workload.steps * batch), np.uint32)
+    for window in workload.windows():
+        dealt = window.samples.reshape(-1, scenario.training.nodes).T
+        streams[:, window.step * batch : window.step * batch + dealt.shape[1]] = dealt
     known = _KnownPeers(len(workload.sizes))
     scratch = np.full(len(workload.sizes), -1, np.int64)
     for node in range(scenario.training.nodes):
@@ -75,17 +71,6 @@ def nopfs(workload: SimulatedWorkload) -> NodeTraffic:
         _ask_peers(workload, traffic, known, epoch, streams)
     _read_ahead(workload, traffic, known)
     return traffic
-
-
-def _deal_streams(workload: SimulatedWorkload) -> Streams:
-    """Deal the samples that each node reads, in its sequence: uint32 (nodes, accesses)."""
-    nodes, batch = workload.scenario.training.nodes, workload.scenario.batch
-    streams = np.empty((nodes, workload.steps * batch), np.uint32)
-    for window in workload.windows():
-        first = window.step * batch
-        dealt = window.samples.reshape(-1, nodes).T
-        streams[:, first : first + dealt.shape[1]] = dealt
-    return streams
 
 
 def _choose_kept(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +21,6 @@ from .policies import require_memory, require_second_tier
 from .scenario import EpochSampling, IdealSpec, Result, Scenario
 
 Ints = npt.NDArray[np.int64]
-Item = TypeVar("Item", bound=np.generic)
-"""Type of the values of a column."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +169,8 @@ def simulate(scenario: Scenario, policy: str) -> Result:
 def _run(cluster: _Cluster, stream: Stream, rule: _Rule) -> tuple[Floats, Ints, Floats]:
     training, system = cluster.scenario.training, cluster.scenario.system
     logs = list(rule.logs) or [np.empty(0)] * training.nodes
-    held = [(node, each) for node, each in enumerate(rule.held) if len(each.samples)]
-    empty = [np.empty(0)]
+    held = rule.held
+    counts = [len(kept.samples) for kept in held]
     found: tuple[Floats, Ints, Floats] = run_parity(
         nodes=training.nodes,
         batch=training.global_batch,
@@ -192,25 +189,19 @@ def _run(cluster: _Cluster, stream: Stream, rule: _Rule) -> tuple[Floats, Ints, 
         storage=rule.storage,
         immediate=rule.bound,
         start=rule.stall,
-        held_node=_concatenate([np.full(len(each.samples), node) for node, each in held], np.int32),
-        held_class=_concatenate(
-            [np.full(len(each.samples), each.kind) for _, each in held], np.int32
-        ),
-        held_sample=_concatenate([each.samples for _, each in held], np.int64),
-        held_since=_concatenate(
-            [np.broadcast_to(each.since, each.samples.shape) for _, each in held], np.float64
+        held_node=np.repeat(np.arange(len(held), dtype=np.int32), counts),
+        held_class=np.repeat(np.array([kept.kind for kept in held], np.int32), counts),
+        held_sample=np.concatenate([np.empty(0, np.int64), *(kept.samples for kept in held)]),
+        held_since=np.concatenate(
+            [np.empty(0), *(np.broadcast_to(kept.since, len(kept.samples)) for kept in held)]
         ),
         log=np.concatenate(logs),
         log_bounds=np.cumsum([0, *map(len, logs)]),
-        lists=np.concatenate(list(rule.lists) or empty).astype(np.int64),
+        lists=np.concatenate([np.empty(0, np.int64), *rule.lists]).astype(np.int64),
         sizes=stream.sizes,
         samples=(stream.ids if rule.ids is None else rule.ids).reshape(-1),
     )
     return found
-
-
-def _concatenate(parts: Sequence[npt.NDArray[Any]], dtype: type[Item]) -> npt.NDArray[Item]:
-    return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype)
 
 
 # -- the policies ------------------------------------------------------------------------------
@@ -344,21 +335,16 @@ def _select_accesses(cluster: _Cluster, stream: Stream, node: int) -> Ints:
 
 def _lbann_preloading(cluster: _Cluster, stream: Stream) -> _Rule:
     require_memory(cluster.scenario, stream.sizes, "lbann_preloading")
-    nodes = cluster.scenario.training.nodes
-    parts = [np.arange(*_bound_shard(cluster, node)) for node in range(nodes)]
-    return _preload(cluster, stream, 0, parts)
+    nodes = range(cluster.scenario.training.nodes)
+    return _preload(cluster, stream, 0, [np.arange(*_bound_shard(cluster, n)) for n in nodes])
 
 
 def _locality_aware(cluster: _Cluster, stream: Stream) -> _Rule:
     """Preload the second tier. The swap inside a batch never happens: fault 3."""
     capacity = require_second_tier(cluster.scenario, "locality_aware").capacity_mb
-    nodes = cluster.scenario.training.nodes
-    parts = [
-        _select_fitting(*_bound_shard(cluster, node), stream.sizes, capacity)
-        for node in range(nodes)
-    ]
-    rule = _preload(cluster, stream, 1, parts)
-    return replace(rule, storage=True)
+    shards = [_bound_shard(cluster, node) for node in range(cluster.scenario.training.nodes)]
+    parts = [_select_fitting(*shard, stream.sizes, capacity) for shard in shards]
+    return replace(_preload(cluster, stream, 1, parts), storage=True)
 
 
 def _nopfs(cluster: _Cluster, stream: Stream) -> _Rule:

@@ -102,13 +102,22 @@ def render_sizing_page(scenario: Scenario, sizing: Sizing, *, command: str = "")
         [row.cost, row.nodes, row.cache_mb, row.storage_mb_s, row.first_s, row.later_s]
         for row in chosen
     ]
+    lines: list[PlottedLine] = [
+        (
+            policy,
+            [cost if 0 < cost < math.inf else math.nan for cost in costs.tolist()],
+            _kinds[policy],
+            True,
+        )
+        for policy, costs in sizing.least.items()
+    ]
     return render(
         "sizing.html",
         title=f"{scenario.name} – penstock plan",
         heading="What was planned",
         sizing=sizing,
         rows=number_rows([f"{row.policy} ({row.form})" for row in chosen], numbers),
-        lines=_draw_least_costs(sizing) if chosen and len(sizing.grid.nodes) > 1 else [],
+        lines=lines if chosen and len(sizing.grid.nodes) > 1 else [],
         own=float(scenario.training.nodes),
         **_frame(scenario, (), sizing.choices, command)
         | {
@@ -367,19 +376,6 @@ def _tabulate_sweep(sweep: Sweep) -> dict[str, Any]:
     ]
     rows = number_rows([mark_policy(policy) for policy in policies], list(by_policy.values()))
     return {"sweep": sweep, "unit": name, "lines": lines, "rows": rows}
-
-
-def _draw_least_costs(sizing: Sizing) -> list[PlottedLine]:
-    """The least cost of each policy by nodes."""
-    return [
-        (
-            policy,
-            [cost if 0 < cost < math.inf else math.nan for cost in costs.tolist()],
-            _kinds[policy],
-            True,
-        )
-        for policy, costs in sizing.least.items()
-    ]
 
 
 def explain_refusal(refusal: Refusal) -> str:

@@ -3,6 +3,7 @@ policies of a scenario, and of variants that differ in one key."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,8 +12,6 @@ from dataclasses import dataclass
 from itertools import islice
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple, get_args
-
-import pydantic
 
 from penstock.arguments import check_choice, check_function, check_kind
 from penstock.errors import UsageError, WorkerError
@@ -216,20 +215,13 @@ def choose_values(scenario: Scenario, key: Key) -> list[float]:
     Its own value and values near it are left out.
     """
     here = own_value(scenario, key)
-    around = _cache_shares if key == "cache" else [here * factor for factor in _factors]
-    return [
-        value
-        for value in around
-        if not 0.8 < value / here < 1.25 and _can_have(scenario, key, value)
-    ]
-
-
-def _can_have(scenario: Scenario, key: Key, value: float) -> bool:
-    try:
-        vary(scenario, key, value)
-    except UsageError:
-        return False
-    return True
+    values = []
+    for value in _cache_shares if key == "cache" else [here * factor for factor in _factors]:
+        if not 0.8 < value / here < 1.25:
+            with contextlib.suppress(UsageError):
+                vary(scenario, key, value)
+                values.append(value)
+    return values
 
 
 def vary(scenario: Scenario, key: Key, value: float) -> Scenario:
@@ -259,10 +251,7 @@ def vary(scenario: Scenario, key: Key, value: float) -> Scenario:
         case "bandwidth":
             table = system["storage"]["read_mb_s"]
             system["storage"]["read_mb_s"] = {n: rate * factor for n, rate in table.items()}
-    try:
-        return Scenario.model_validate(given)
-    except pydantic.ValidationError as error:
-        raise UsageError(f"{key} is {value!r}: {error.errors()[0]['msg']}") from None
+    return Scenario.of(given, f"{key} is {value!r}")
 
 
 def count_accesses(runs: Sequence[SimulationRun]) -> int:

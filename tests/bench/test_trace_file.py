@@ -246,20 +246,6 @@ def test_impossible_operations_are_refused_and_leave_nothing(tmp_path):
         TraceWriter(str(tmp_path / "absent" / "t.trace"), "")
 
 
-def test_a_forked_child_has_no_part_in_it(tmp_path):
-    """Its end neither finishes nor removes the trace."""
-    writer = TraceWriter(str(tmp_path / "t.trace"), "")
-    child = os.fork()
-    if child == 0:
-        writer.close()
-        writer.discard()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert os.listdir(tmp_path) == ["t.trace.partial"]
-    writer.close()
-    assert load(str(tmp_path / "t.trace")).count == 0
-
-
 def test_traces_of_several_processes_are_one(tmp_path):
     """Files by name, times by the clock, threads side by side."""
     for number in range(2):

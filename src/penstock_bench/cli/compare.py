@@ -57,7 +57,7 @@ def compare(
     if len(runs) < 2:
         raise UsageError(f"{results[0]} holds one run: name another result to compare it with")
     unlike = comparing.find_differences(found)
-    serious = [each for each in unlike if each.serious]
+    serious = [difference for difference in unlike if difference.serious]
     if serious and not force:
         said = "; ".join(map(str, serious[:_SHOWN]))
         more = f"; and {len(serious) - _SHOWN} more" if len(serious) > _SHOWN else ""
@@ -65,37 +65,28 @@ def compare(
     for record in found:
         for note in record.values.get("notes") or ():
             console.say(f"{record.name}: {note}")
-    for each in unlike:
-        console.say(f"warning: {each}")
+    for difference in unlike:
+        console.say(f"warning: {difference}")
     rows = comparing.compare_runs(runs)
     if as_json:
-        values_of = {"runs": [run.label for run in runs], "basis": comparing.basis(runs)}
-        console.print_json(values_of | {"metrics": _list_metrics(rows)})
+        metrics = [
+            {
+                "name": row.metric.name,
+                "values": list(row.values),
+                "ratios": [None if ratio is None else ratio._asdict() for ratio in row.ratios],
+                "verdicts": [comparing.judge_ratio(row, place) for place in range(len(runs))],
+            }
+            for row in rows
+        ]
+        labels, basis = [run.label for run in runs], comparing.basis(runs)
+        console.print_json({"runs": labels, "basis": basis, "metrics": metrics})
     else:
         for place in range(1, len(runs)):
             _show_comparison(rows, runs[0].label, runs[place].label, place)
         console.show(console.escape(comparing.basis(runs)))
     if html is not None:
         page = report.render_page(values, [str(path) for path in results])
-        if as_json:
-            write_text(html, page)  # nothing stands beside the JSON
-        else:
-            write_page(html, page)
-
-
-def _list_metrics(rows: Any) -> list[dict[str, Any]]:
-    """List each metric with the value of each run; for all but the first the ratio to that."""
-    from ..results.compare import judge_ratio
-
-    return [
-        {
-            "name": row.metric.name,
-            "values": list(row.values),
-            "ratios": [None if ratio is None else ratio._asdict() for ratio in row.ratios],
-            "verdicts": [judge_ratio(row, place) for place in range(len(row.values))],
-        }
-        for row in rows
-    ]
+        (write_text if as_json else write_page)(html, page)  # nothing is printed beside the JSON
 
 
 def _show_comparison(rows: Any, first: str, other: str, place: int) -> None:

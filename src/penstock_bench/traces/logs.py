@@ -21,7 +21,6 @@ import os
 import re
 import stat
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
@@ -52,7 +51,7 @@ class _LogTable:
         self._keep = keep
         self._files: dict[str, int | None] = {}
         self._columns: dict[tuple[int, int], list[array[int]]] = {}
-        self._left_out: Counter[str] = Counter()
+        self.writes = 0  # operations that are left out
 
     def wrong(self, what: str) -> FormatError:
         return FormatError(f"{self._name}, line {self.line:,}: {what}")
@@ -72,9 +71,6 @@ class _LogTable:
         if match is None or not text or len(match[1]) > 10 or text == ".":
             raise self.wrong(f"{name} is {text!r}: seconds from 0 on belong there")
         return int(match[1] or 0) * 10**9 + int((match[2] or "").ljust(9, "0")[:9])
-
-    def left_out(self, what: str) -> None:
-        self._left_out[what] += 1
 
     def add(
         self, who: tuple[int, int], kind: int, path: str, row: tuple[int, int, int, int]
@@ -120,7 +116,8 @@ class _LogTable:
                         (end_ns - start_ns)[rows],
                     ),
                 )
-        self._writer.notes += [f"{count:,} {what}" for what, count in self._left_out.items()]
+        if self.writes:
+            self._writer.notes.append(f"{self.writes:,} writes were left out")
 
 
 def read_dxt(
@@ -161,7 +158,7 @@ def read_dxt(
                 "reads come before the name of a file: the head of the log is missing"
             )
         if words[2] == "write":
-            table.left_out("writes were left out")
+            table.writes += 1
             continue
         found_reads += 1
         start_ns, end_ns = (table.time_ns("time", text) for text in words[6:8])
@@ -182,9 +179,10 @@ def read_csv(
 ) -> None:
     """Read the operations of a CSV file. FormatError for impossible rows."""
     table = _LogTable(name, writer, keep)
-    rows = csv.reader(lines)
+    rows = csv.DictReader(lines)
     try:
-        heads = [head.strip().lower() for head in next(rows, [])]
+        heads = [head.strip().lower() for head in rows.fieldnames or ()]
+        rows.fieldnames = heads
         if missing := [column for column in _NEEDED if column not in heads]:
             raise FormatError(
                 f"{name}: the first line has no {', '.join(missing)}: name the columns"
@@ -192,11 +190,12 @@ def read_csv(
             )
         for row in rows:
             table.line = rows.line_num
-            if not row:
-                continue
-            if len(row) != len(heads):
-                raise table.wrong(f"{len(row)} values for {len(heads)} columns: was it cut?")
-            _add_row(table, dict(zip(heads, map(str.strip, row), strict=True)))
+            if None in row or None in row.values():
+                count = (
+                    sum(value is not None for value in row.values()) + len(row.get(None, [0])) - 1
+                )
+                raise table.wrong(f"{count} values for {len(heads)} columns: was it cut?")
+            _add_row(table, {head: value.strip() for head, value in row.items()})
     except csv.Error as error:
         raise FormatError(f"{name}, line {rows.line_num:,}: {error}: it is no CSV") from None
     table.finish(0)
@@ -205,20 +204,18 @@ def read_csv(
 def _add_row(table: _LogTable, row: dict[str, str]) -> None:
     op = row["op"].lower()
     if op == "write":
-        table.left_out("writes were left out")
+        table.writes += 1
         return
     if op not in _OPS:
         raise table.wrong(f"op is {row['op']!r}: use {', '.join(_OPS)}")
     if not row["path"]:
         raise table.wrong("path is empty: name the file")
-    process = table.number("pid", row["pid"])
-    thread = table.number("thread", row.get("thread", "0"))
-    start_ns = table.time_ns("time", row["time"])
-    end_ns = start_ns + table.time_ns("duration", row["duration"])
-    offset = table.number("offset", row["offset"])
-    length = table.number("length", row["length"])
+    process, thread, offset, length = (
+        table.number(name, row.get(name, "0")) for name in ("pid", "thread", "offset", "length")
+    )
+    start_ns, took_ns = (table.time_ns(name, row[name]) for name in ("time", "duration"))
     place = (offset, length) if op == "read" else (0, 0)
-    table.add((process, thread), _OPS[op], row["path"], (*place, start_ns, end_ns))
+    table.add((process, thread), _OPS[op], row["path"], (*place, start_ns, start_ns + took_ns))
 
 
 def assign_lanes(spans: Sequence[tuple[int, int]]) -> list[int]:

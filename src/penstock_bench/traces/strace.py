@@ -165,10 +165,8 @@ class StraceLog:
         text = match[5]
         if text.startswith(("---", "+++")):
             if text.startswith("+++"):
-                self._tables.pop(thread, None)
-                self._begun.pop(thread, None)
-                self._closing.pop(thread, None)
-                self._numbers.pop(thread, None)
+                for known in (self._tables, self._begun, self._closing, self._numbers):
+                    known.pop(thread, None)
             return
         if text.startswith("<") and (resumed := _RESUMED.fullmatch(text)):
             name, given, start_ns = self._begun.pop(thread, ("", "", 0))
@@ -376,9 +374,7 @@ class StraceLog:
         first, last = call.given.split(", ")[:2]
         most = int(last, 0) if last[:1].isdigit() else _LONGEST
         least = int(re.match(r"\d+", first)[0])  # type: ignore[index]
-        for number in [
-            descriptor for descriptor in call.table.files if least <= descriptor <= most
-        ]:
+        for number in [number for number in call.table.files if least <= number <= most]:
             del call.table.files[number]
 
     # -- what it takes to follow descriptors ---------------------------------------------------

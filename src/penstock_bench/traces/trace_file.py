@@ -292,7 +292,7 @@ class TraceWriter:
     complete.
 
     Until then it is PATH.partial, which is removed if an error is raised. Times are nanoseconds
-    since 1970. Any thread may call it.
+    since 1970.
 
     recording: name of a series of files whose threads, by number, are the same; "" is a series of
                one.
@@ -307,35 +307,31 @@ class TraceWriter:
         self.notes: list[str] = []
         self.count = 0
         self._recording = recording
-        self._lock = threading.Lock()
         self._threads: list[Thread] = []
         self._known: dict[Thread, int] = {}  # the last of such numbers
         self._files: dict[bytes, int] = {}
         self._sizes: list[int] = []
         self._pending: list[_Pending] = []  # by thread
-        self._pid = os.getpid()
         self._closed = False
         self._output = trace_output.TraceOutput(path)
 
     def thread(self, process: int, thread: int, *, new: bool = False) -> int:
         """Return the number of a thread in this trace, the same each time. new: it is another
         thread, to which the system gave the same number."""
-        with self._lock:
-            who = Thread(process, thread)
-            if new or who not in self._known:
-                self._known[who] = len(self._threads)
-                self._threads.append(who)
-                self._pending.append(_Pending())
-            return self._known[who]
+        who = Thread(process, thread)
+        if new or who not in self._known:
+            self._known[who] = len(self._threads)
+            self._threads.append(who)
+            self._pending.append(_Pending())
+        return self._known[who]
 
     def file(self, name: str | bytes, size: int = 0) -> int:
         """Return the number of a file in this trace, the same each time. size: if known."""
-        with self._lock:
-            number = self._files.setdefault(os.fsencode(name), len(self._files))
-            if number == len(self._sizes):
-                self._sizes.append(0)
-            self._sizes[number] = max(self._sizes[number], size)
-            return number
+        number = self._files.setdefault(os.fsencode(name), len(self._files))
+        if number == len(self._sizes):
+            self._sizes.append(0)
+        self._sizes[number] = max(self._sizes[number], size)
+        return number
 
     def names(self) -> Iterator[tuple[int, str]]:
         """Yield the numbers and names of the files until now."""
@@ -349,16 +345,15 @@ class TraceWriter:
         before the previous one, or has impossible values.
         """
         kind, file, offset, _, result, start_ns, _ = row
-        with self._lock:
-            if not _are_possible(row, len(self._sizes)):
-                values = dict(zip(Operations._fields, row, strict=True))
-                raise UsageError(f"an operation of a trace has impossible values: {values}")
-            pending = self._pending[thread]
-            pending.follow(pending.last_ns - start_ns, start_ns, 1)
-            pending.rows.append(row)
-            if kind == READ and result > 0:
-                self._sizes[file] = max(self._sizes[file], offset + result)
-            self._count(thread, 1)
+        if not _are_possible(row, len(self._sizes)):
+            values = dict(zip(Operations._fields, row, strict=True))
+            raise UsageError(f"an operation of a trace has impossible values: {values}")
+        pending = self._pending[thread]
+        pending.follow(pending.last_ns - start_ns, start_ns, 1)
+        pending.rows.append(row)
+        if kind == READ and result > 0:
+            self._sizes[file] = max(self._sizes[file], offset + result)
+        self._count(thread, 1)
 
     def extend(self, thread: int, added: Operations) -> None:
         """Add several operations of a thread, each as `add` takes it; their sizes were given to
@@ -366,15 +361,14 @@ class TraceWriter:
         count = len(added.kind)
         if count == 0:
             return
-        with self._lock:
-            if not np.all(_are_possible(added, len(self._sizes))):
-                raise UsageError("operations of a trace have impossible values")
-            pending = self._pending[thread]
-            back_ns = -int(np.diff(added.start_ns, prepend=pending.last_ns).min())
-            pending.follow(back_ns, int(added.start_ns[-1]), count)
-            pending.parts += [build_operations(pending.rows), added]
-            pending.rows.clear()
-            self._count(thread, count)
+        if not np.all(_are_possible(added, len(self._sizes))):
+            raise UsageError("operations of a trace have impossible values")
+        pending = self._pending[thread]
+        back_ns = -int(np.diff(added.start_ns, prepend=pending.last_ns).min())
+        pending.follow(back_ns, int(added.start_ns[-1]), count)
+        pending.parts += [build_operations(pending.rows), added]
+        pending.rows.clear()
+        self._count(thread, count)
 
     def _count(self, thread: int, count: int) -> None:
         self.count += count
@@ -383,15 +377,14 @@ class TraceWriter:
 
     def close(self) -> None:
         """Finish the file; nothing can be added afterwards. May be called again."""
-        with self._lock:
-            if self._closed or os.getpid() != self._pid:
-                return  # a forked child has no part in it
-            self._closed = True
-            try:
-                self._finish()
-            except OSError as error:
-                self._output.discard()
-                raise UsageError(f"cannot write a trace to {self.path}: {error.strerror}") from None
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._finish()
+        except OSError as error:
+            self._output.discard()
+            raise UsageError(f"cannot write a trace to {self.path}: {error.strerror}") from None
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -409,7 +402,7 @@ class TraceWriter:
 
     def discard(self) -> None:
         """Remove the unfinished file; after `close` it does nothing."""
-        if not self._closed and os.getpid() == self._pid:
+        if not self._closed:
             self._closed = True
             self._output.discard()
 

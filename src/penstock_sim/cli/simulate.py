@@ -128,7 +128,7 @@ def simulate(
 
       penstock simulate --from-run record.json --nodes 8 --write cluster.yaml
     """
-    from .. import KEYS, load_scenario, report  # with packages that others do without
+    from .. import KEYS, Model, load_scenario, report  # with packages that others do without
 
     if listed:
         _list_scenarios()
@@ -157,7 +157,8 @@ def simulate(
             )
         chosen = load_scenario(scenario)
     policies = _check_names("--policy", policy, report.POLICIES) or list(chosen.policies)
-    models = _check_models(model)
+    check_choice("--model", model, (*get_args(Model), "both"))
+    models = ["corrected", "parity"] if model == "both" else [model]
     if sweep and no_sweeps:
         raise UsageError("--sweep and --no-sweeps are both given: give one")
     page = html or choose_page_path(chosen.name)
@@ -197,21 +198,19 @@ def _simulate(
         raise UsageError(f"no policy can run in {scenario.name}: nothing to write")
 
     values = {key: sweep.choose_values(scenario, key) for key in (keys or sweep.KEYS)}
-    count = sum(len(each) + 1 for each in values.values()) * len(policies)
+    count = sum(len(points) + 1 for points in values.values()) * len(policies)
     accesses = count * sweep.count_accesses([sweep.SimulationRun(scenario, policies[0], models[0])])
     remark = ""
-    if no_sweeps:
-        values = {}
-    elif keys is None and models[0] == "events":
+    if keys is None and not no_sweeps and models[0] == "events":
         remark = "Without sweeps: --sweep nodes, cache or bandwidth makes them, event by event."
-        console.say(remark)
-        values = {}
-    elif keys is None and accesses > _sweeps_at_once:
+    elif keys is None and not no_sweeps and accesses > _sweeps_at_once:
         remark = (
             f"Without sweeps: their {count:,} simulations, {accesses / 1e9:,.1f} thousand million "
             "accesses to samples, take minutes. --sweep nodes, cache or bandwidth makes them."
         )
+    if remark:
         console.say(remark)
+    if no_sweeps or remark:
         values = {}
     with console.show_progress("Varying " + ", ".join(values), "simulations") as progress:
         swept = sweep.vary_keys(
@@ -282,16 +281,7 @@ def _parse_rates(given: str | None) -> dict[int, float] | None:
 
 def _check_names(option: str, given: Sequence[str] | None, known: Any) -> list[Any]:
     """Check names against the known ones; return each once."""
-    for each in given or ():
-        check_choice(option, each, known)
-    return list(dict.fromkeys(given or ()))
-
-
-def _check_models(given: str) -> list[Any]:
-    from .. import Model
-
-    check_choice("--model", given, (*get_args(Model), "both"))
-    return ["corrected", "parity"] if given == "both" else [given]
+    return list(dict.fromkeys(check_choice(option, name, known) for name in given or ()))
 
 
 _ours = ('content="penstock simulate"', 'content="penstock plan"')  # in the head of our pages

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from penstock import limits
-from penstock.arguments import check_choice
 from penstock.errors import LimitError, UsageError
 from penstock.sharing import Rule, Waiting, grant
 
@@ -89,11 +88,6 @@ def require_jobs(jobs: Sequence[PeriodicJob], bandwidth: float) -> None:
         require(f"the transfer_s of jobs[{number}]", job.transfer_s(bandwidth))
 
 
-def require_objective(objective: str) -> None:
-    """Raise UsageError unless this is an objective."""
-    check_choice("objective", objective, get_args(Objective))
-
-
 def compute_outcome(
     jobs: Sequence[PeriodicJob], bandwidth: float, cycles_s: Sequence[float]
 ) -> ScheduleOutcome:
@@ -141,7 +135,22 @@ class _Running:
     left: float = 0.0
     rate: float = 0.0
     cycles: int = 0
-    idle_since_s: float = field(default=0.0)
+    idle_since_s: float = 0.0
+
+    def find_next_s(self, now_s: float) -> float:
+        """Return the time of the job's next event, as things are."""
+        if not self.left:
+            return self.ready_s
+        return now_s + self.left / self.rate if self.rate else math.inf
+
+    def advance(self, now_s: float, next_s: float, tiny_s: float) -> None:
+        """Let a transfer go on, or end."""
+        self.left -= self.rate * (next_s - now_s)
+        if self.left <= self.rate * tiny_s:
+            self.left, self.rate = 0.0, 0.0
+            self.cycles += 1
+            self.idle_since_s = next_s
+            self.ready_s = next_s + self.job.compute_s
 
 
 def simulate(
@@ -173,12 +182,12 @@ def simulate(
     now_s = 0.0
     while True:
         _decide(running, bandwidth, rule, now_s, tiny_s)
-        next_s = min(_find_next_s(runner, now_s) for runner in running)
+        next_s = min(runner.find_next_s(now_s) for runner in running)
         if next_s > horizon_s:
             break
         for runner in running:
             if runner.left:
-                _advance(runner, now_s, next_s, tiny_s)
+                runner.advance(now_s, next_s, tiny_s)
         now_s = next_s
     return compute_outcome(
         jobs,
@@ -207,20 +216,3 @@ def _decide(
     ]
     for runner, rate in zip(active, grant(waiting, bandwidth, rule), strict=True):
         runner.rate = rate
-
-
-def _find_next_s(running: _Running, now_s: float) -> float:
-    """Return the time of a job's next event, as things are."""
-    if not running.left:
-        return running.ready_s
-    return now_s + running.left / running.rate if running.rate else math.inf
-
-
-def _advance(running: _Running, now_s: float, next_s: float, tiny_s: float) -> None:
-    """Let a transfer go on, or end."""
-    running.left -= running.rate * (next_s - now_s)
-    if running.left <= running.rate * tiny_s:
-        running.left, running.rate = 0.0, 0.0
-        running.cycles += 1
-        running.idle_since_s = next_s
-        running.ready_s = next_s + running.job.compute_s

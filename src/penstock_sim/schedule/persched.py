@@ -13,9 +13,10 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from penstock import limits
+from penstock.arguments import check_choice
 from penstock.errors import LimitError, UsageError
 
 from .periodic import (
@@ -25,7 +26,6 @@ from .periodic import (
     compute_outcome,
     require,
     require_jobs,
-    require_objective,
 )
 
 _gain_min = 1e-6
@@ -88,7 +88,7 @@ def plan_periodic(
     `limits.pattern_cycles_max` cycles, and UsageError if no period holds every job.
     """
     require_jobs(jobs, bandwidth)
-    require_objective(objective)
+    check_choice("objective", objective, get_args(Objective))
     if shortest_s is None:
         needed_s = sum(job.transfer_bytes for job in jobs) / bandwidth
         shortest_s = max(needed_s, *(job.cycle_s(bandwidth) for job in jobs))
