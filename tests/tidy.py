@@ -81,14 +81,14 @@ them."""
 
 BUDGETS = {
     "": 1_775,
-    "cache": 4_073,
+    "cache": 4_059,
     "checkpoint": 6_667,
     "cli": 2_373,
     "convert": 2_721,
     "dataset": 4_824,
     "demo": 468,
     "doctor": 1_290,
-    "engine": 5_748,
+    "engine": 5_732,
     "images": 1_544,
     "index": 13_071,
     "loader": 6_134,

@@ -46,7 +46,6 @@ log = logging.getLogger("penstock")
 
 _direct_bytes_max = 4 << 20
 """Bytes of a request that `submit` copies: below a millisecond. More is copied behind the user."""
-_gone = (errno.ENOENT, errno.ENOTDIR)
 _sources = ("loaded", "ram", "disk", "replica", "peer", "direct", "served")
 
 
@@ -222,18 +221,18 @@ class SourceCheck:
         self._thread.join(limits.source_check_wait_s)
 
     def _run(self) -> None:
-        what = "files below %s could not be looked at again, kept bytes are used: %s"
         try:
             self._check()
-        except PenstockError as error:
-            log.warning(what, self._files.root, error)
-        except Exception as error:  # memory, or a defect of ours
-            log.warning(what, self._files.root, repr(error), exc_info=True)
+        except Exception as error:
+            what = "files below %s could not be looked at again, kept bytes are used: %s"
+            is_ours = not isinstance(error, PenstockError)  # memory, or a defect of ours
+            cause = repr(error) if is_ours else error
+            log.warning(what, self._files.root, cause, exc_info=is_ours)
 
     def _check(self) -> None:
         was = self._files
         now, errors = open_store(was.root).probe(was)
-        gone = np.isin(errors, _gone)
+        gone = np.isin(errors, (errno.ENOENT, errno.ENOTDIR))
         changed = (errors == 0) & ((now.size != was.size) | (now.mtime_ns != was.mtime_ns))
         rows = np.flatnonzero(gone | changed)
         if not len(rows):

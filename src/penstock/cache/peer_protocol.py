@@ -30,7 +30,7 @@ REQUEST_BYTES = HEADER_BYTES + 16 * limits.peer_keys_max
 
 ASK, ANSWER, PIECE, REFUSAL, LEAVE, LEFT = range(1, 7)
 
-Frame = bytes | memoryview
+Frame = bytes | bytearray | memoryview
 
 _counters = (
     *("malformed", "version", "job", "oversized", "busy", "refused"),
@@ -179,24 +179,19 @@ def split_pieces(views: list[memoryview]) -> Iterator[list[Frame]]:
     """Yield the bytes of an answer in messages: short parts joined, long ones without a
     copy."""
     piece: list[Frame] = []
-    short: list[memoryview] = []
     room = limits.peer_piece_bytes
     for view in views:
-        if len(view) < min(room, limits.peer_join_bytes):
-            short.append(view)
-            room -= len(view)
-            continue
         while len(view):
             part, view = view[:room], view[room:]
             if len(part) >= limits.peer_join_bytes:
-                piece += [b"".join(short)] if short else []
-                short = []
                 piece.append(part)
+            elif piece and isinstance(piece[-1], bytearray):
+                piece[-1] += part
             else:
-                short.append(part)
+                piece.append(bytearray(part))
             room -= len(part)
             if room == 0:
-                yield piece + ([b"".join(short)] if short else [])
-                piece, short, room = [], [], limits.peer_piece_bytes
-    if piece or short:
-        yield piece + ([b"".join(short)] if short else [])
+                yield piece
+                piece, room = [], limits.peer_piece_bytes
+    if piece:
+        yield piece

@@ -99,8 +99,7 @@ class _ReplicaBuffer:
     def find_bucket(self, keys: Keys) -> Int:
         """Return the first entry of each key's bucket."""
         mixed = (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
-        first: Int = (mixed % np.uint64(self.layout.buckets)).view(np.int64) * _ways
-        return first
+        return (mixed % np.uint64(self.layout.buckets)).view(np.int64) * _ways
 
     def find(self, keys: Keys) -> tuple[Int, Int, Keys]:
         """Return the rows of keys that are here, their entries and stamps."""
@@ -138,8 +137,7 @@ class _ReplicaBuffer:
     def list_pages(self, entries: Int, sizes: Int) -> Int:
         """Return all pages, entry by entry."""
         table = self.pages[entries]
-        pages: Int = table[np.arange(table.shape[1]) < sizes[:, None]].astype(np.int64)
-        return pages
+        return table[np.arange(table.shape[1]) < sizes[:, None]].astype(np.int64)
 
 
 class Replicas:

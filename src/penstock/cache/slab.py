@@ -146,31 +146,26 @@ class SlotTable:
     def claim(self, slots: Int) -> Codes:
         """Return READY, MINE or BUSY for each slot. A claim of a process that ended is taken
         over."""
-        codes: Codes = self._call(self._core.claim, slots)
-        return codes
+        return self._call(self._core.claim, slots)
 
     def offsets(self, slots: Int) -> Int:
         """Return the offset of each slot's bytes; -1 if it is not ready."""
-        offsets: Int = self._call(self._core.find_offsets, slots)
-        return offsets
+        return self._call(self._core.find_offsets, slots)
 
     def allocate(self, lengths: Int) -> Int:
         """Reserve room for bytes of these lengths; return the offsets, -1 if full."""
-        offsets: Int = self._call(self._core.allocate, lengths)
-        return offsets
+        return self._call(self._core.allocate, lengths)
 
     def holds(self, slots: Int) -> Mask:
         """Return a mask of the slots that are claimed here."""
-        held: Mask = self._call(self._core.has_claims, slots)
-        return held
+        return self._call(self._core.has_claims, slots)
 
     def publish(self, slots: Int, at: Int, lengths: Int) -> Mask:
         """Make slots ready that were claimed here and whose bytes are in place.
 
         The mask is False for a claim that was not held here; nothing was changed for it.
         """
-        done: Mask = self._call(self._core.publish, slots, at, lengths)
-        return done
+        return self._call(self._core.publish, slots, at, lengths)
 
     def abandon(self, slots: Int) -> None:
         """Give claims back, so that others may claim; room that was allocated for them is lost."""
@@ -220,8 +215,7 @@ class RamTier(SlotTable):
     @property
     def data(self) -> Buffer:
         """All bytes, writable: a cache block is read straight to its final place."""
-        data: Buffer = self._call(lambda: self._core.data)
-        return data
+        return self._call(lambda: self._core.data)
 
     def populate(self) -> None:
         """Take all memory from the system now (0.2 to 2 GB/s), rather than as it is touched."""

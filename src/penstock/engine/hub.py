@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import json
 import os
 import re
@@ -29,7 +28,14 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from .. import limits
 from ..errors import UsageError
 from .globbing import cut_at_special
-from .object_client import Answer, ObjectInfo, ObjectRefused, compute_version, retry_until
+from .object_client import (
+    Answer,
+    ObjectInfo,
+    ObjectRefused,
+    compute_version,
+    open_shared,
+    retry_until,
+)
 from .store import build_storage_error
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -463,13 +469,7 @@ def choose_data(place: str, names: Sequence[str]) -> list[str]:
 
 def open_hub_bucket(url: str, stall_s: float = limits.object_stall_s) -> HubBucket:
     """Return the files of a commit. Users of the same settings share the listing and addresses."""
-    settings = (item for item in os.environ.items() if item[0].startswith(("HF_", "HUGGING")))
-    return _open_shared(url, stall_s, tuple(sorted(settings)))
-
-
-@functools.lru_cache(maxsize=32)
-def _open_shared(url: str, stall_s: float, _: tuple[tuple[str, str], ...]) -> HubBucket:
-    return HubBucket(url, stall_s)
+    return open_shared(HubBucket, url, stall_s, ("HF_", "HUGGING"))
 
 
 def _list_files(where: HubLocation) -> dict[str, HubFile]:

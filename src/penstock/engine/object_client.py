@@ -209,7 +209,7 @@ class Bucket:
         }
         self.listable = not url.startswith("http")
         self._stores: dict[tuple[str, str], HTTPStore] = {}
-        self._store: Any = self._open_client(_configure_no_retries()) if self.listable else None
+        self._store: Any = self._open_client() if self.listable else None
         self._uploads: Any = None
 
     def fetch(self, key: str, start: int, stop: int) -> Answer:
@@ -285,7 +285,7 @@ class Bucket:
         self._require_listable()
         _check_process()
         if self._uploads is None:
-            self._uploads = self._open_client(_configure_retries(), limits.object_deadline_s)
+            self._uploads = self._open_client(for_uploads=True)
         part_bytes = max(limits.object_part_bytes, -(-size // limits.object_parts_max))
         failed: list[BaseException] = []
 
@@ -339,31 +339,36 @@ class Bucket:
             return self._store
         user, query = _private.get(f"{self.url}/{key}", ("", ""))
         if (user, query) not in self._stores:
-            self._stores[user, query] = self._open_http(user, query)
+            self._stores[user, query] = self._open_client(user, query)
         return self._stores[user, query]
 
-    def _open_http(self, user: str, query: str) -> HTTPStore:
-        from obstore.store import HTTPStore
-
-        scheme, _, server = self.url.partition("://")
-        options: Any = self._options | {"allow_http": scheme == "http"}
-        url = f"{scheme}://{user}{server}/" + (f"?{query}" if query else "")
-        return HTTPStore(url, client_options=options, retry_config=_configure_no_retries())
-
-    def _open_client(self, retries: Any, stall_s: float = 0) -> Any:
-        from obstore.store import AzureStore, GCSStore
+    def _open_client(self, user: str = "", query: str = "", *, for_uploads: bool = False) -> Any:
+        """Open a client of the library, for a web server with a user's name and a query."""
+        from obstore.store import AzureStore, GCSStore, HTTPStore
 
         scheme, _, name = self.url.partition("://")
-        options = self._options
-        if stall_s:  # while a request is sent, nothing is heard either
-            options = options | {"read_timeout": timedelta(seconds=stall_s)}
+        options = self._options | {"allow_http": scheme == "http"}
+        # Retries are ours, and end with the deadline and with the engine; but only the library can
+        # send parts of an upload again. While a request is sent, nothing is heard either.
+        deadline = timedelta(seconds=limits.object_deadline_s)
+        retries: dict[str, Any] = {"max_retries": 0, "retry_timeout": deadline}
+        if for_uploads:
+            options["read_timeout"] = deadline
+            first, most = limits.object_pause_s, limits.object_pause_s_max
+            retries["max_retries"] = 1000
+            retries["backoff"] = {
+                "init_backoff": timedelta(seconds=first),
+                "max_backoff": timedelta(seconds=most),
+                "base": 2,
+            }
         more: dict[str, Any] = {"client_options": options, "retry_config": retries}
+        if not self.listable:
+            url = f"{scheme}://{user}{name}/" + (f"?{query}" if query else "")
+            return HTTPStore(url, **more)
         try:
             if scheme == "s3":
                 return self._open_s3(name, more)
-            if scheme == "gs":
-                return GCSStore(name, **more)
-            return AzureStore(name, **more)
+            return (GCSStore if scheme == "gs" else AzureStore)(name, **more)
         except Exception as error:
             remedy = f"check its name and the settings of {scheme}:// (docs/objects.md)"
             if "Account must be specified" in str(error):
@@ -391,33 +396,22 @@ class Bucket:
 
 def open_service_bucket(url: str, stall_s: float = limits.object_stall_s) -> Bucket:
     """Return the bucket of a URL. Users of the same settings share a bucket and its connections."""
-    prefixes = ("AWS_", "GOOGLE_", "AZURE_")
-    settings = ((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
-    return _open_shared(url, stall_s, tuple(sorted(settings)))
+    return open_shared(Bucket, url, stall_s, ("AWS_", "GOOGLE_", "AZURE_"))
 
 
-@functools.lru_cache(maxsize=32)
-def _open_shared(url: str, stall_s: float, _: tuple[tuple[str, str], ...]) -> Bucket:
-    return Bucket(url, stall_s)
+def open_shared(
+    kind: Callable[[str, float], T], url: str, stall_s: float, prefixes: tuple[str, ...]
+) -> T:
+    """Return an object of a URL, the same for all users as long as these variables of the
+    environment are the same."""
+    settings = (item for item in os.environ.items() if item[0].startswith(prefixes))
+    shared: T = _open_shared(kind, url, stall_s, tuple(sorted(settings)))
+    return shared
 
 
-def _configure_no_retries() -> Any:
-    """Disable obstore's retries: ours end with the deadline and with the engine."""
-    return {"max_retries": 0, "retry_timeout": timedelta(seconds=limits.object_deadline_s)}
-
-
-def _configure_retries() -> Any:
-    """Configure retries for the parts of an upload: only the library can send them again."""
-    first, most = limits.object_pause_s, limits.object_pause_s_max
-    return {
-        "max_retries": 1000,
-        "retry_timeout": timedelta(seconds=limits.object_deadline_s),
-        "backoff": {
-            "init_backoff": timedelta(seconds=first),
-            "max_backoff": timedelta(seconds=most),
-            "base": 2,
-        },
-    }
+@functools.lru_cache(maxsize=64)
+def _open_shared(kind: Callable[[str, float], Any], url: str, stall_s: float, _: object) -> Any:
+    return kind(url, stall_s)
 
 
 def _check_process() -> None:

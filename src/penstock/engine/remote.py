@@ -12,6 +12,7 @@ import errno
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
@@ -149,14 +150,15 @@ class _ObjectTicket:
         return Completion(self.number, tuple(failures))
 
 
+@dataclass(slots=True, eq=False)
 class _ObjectPiece:
     """The bytes [start, stop) of an object, for the extents [first, last)."""
 
-    __slots__ = ("first", "last", "start", "stop", "ticket")
-
-    def __init__(self, ticket: _ObjectTicket, first: int, last: int, start: int, stop: int) -> None:
-        self.ticket, self.first, self.last = ticket, first, last
-        self.start, self.stop = start, stop
+    ticket: _ObjectTicket
+    first: int
+    last: int
+    start: int
+    stop: int
 
     def scatter(self, data: memoryview) -> None:
         """Copy the bytes to their destinations, and note the missing ones."""
@@ -276,7 +278,9 @@ class _SharedWork:
             with self._lock:
                 self._room.wait_for(self._can_go_on)
                 over = self._active > self._requests_max
-                if self.closed or over or not self._queue or not _is_main_alive():
+                # At the end of the program the interpreter waits for the threads.
+                is_ending = not threading.main_thread().is_alive()
+                if self.closed or over or not self._queue or is_ending:
                     self._active -= 1
                     return
                 piece = heappop(self._queue)[-1]
@@ -307,7 +311,12 @@ class _SharedWork:
         file = piece.ticket.file[piece.first]
         data, code = memoryview(b""), 0
         try:
-            self._wait_for_rate(piece.stop - piece.start)
+            with self._lock:
+                now_ns = time.monotonic_ns()
+                wait_ns = self._account.find_wait_ns(now_ns)
+                self._account.charge(piece.stop - piece.start, now_ns)
+            if wait_ns:
+                self._pause(wait_ns * 1e-9)
             data = self._fetch(file, piece.start, piece.stop)
         except ObjectRefused as error:
             code = error.code
@@ -361,15 +370,6 @@ class _SharedWork:
                 self.counters["requests"] += asked
                 self.counters["retries"] += asked - 1
 
-    def _wait_for_rate(self, length: int) -> None:
-        """Wait until the bandwidth allows a request of `length` bytes."""
-        with self._lock:
-            now_ns = time.monotonic_ns()
-            wait_ns = self._account.find_wait_ns(now_ns)
-            self._account.charge(length, now_ns)
-        if wait_ns:
-            self._pause(wait_ns * 1e-9)
-
     def _pause(self, seconds: float) -> bool:
         """Wait, unless the engine is closed; return True if it is open."""
         with self._lock:
@@ -392,8 +392,3 @@ class _SharedWork:
         self.counters["tickets"] += 1
         self._done.append((completion, buffers))
         self._news.send()
-
-
-def _is_main_alive() -> bool:
-    """True if the program is still running: at its end the interpreter waits for the threads."""
-    return threading.main_thread().is_alive()

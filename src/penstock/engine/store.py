@@ -171,8 +171,10 @@ class Posix:
         names, ends, size, mtime_ns, folder, folder_names, folder_ends, folder_ns, failures = (
             _core.scan_folder(os.fsencode(self.root), suffixes, limits.scan_threads, progress)
         )
-        if failures:
-            raise self._scan_error(failures)
+        for code, name in failures[:1]:
+            more = f" (and {len(failures) - 1:,} more like it)" if len(failures) > 1 else ""
+            path = os.path.join(self.root, os.fsdecode(name)).rstrip("/")
+            raise build_storage_error(code, path, more)
         files = Files(self.root, names, ends, size, mtime_ns)
         sizes = np.full(len(folder_ends), -1, np.int64)
         return Listing(files, folder, Files(self.root, folder_names, folder_ends, sizes, folder_ns))
@@ -285,13 +287,6 @@ class Posix:
                 os.close(file)
 
         return map_in_threads(parse_one, len(files), progress)
-
-    def _scan_error(self, failures: Sequence[tuple[int, bytes]]) -> PenstockError:
-        code, name = failures[0]
-        more = f" (and {len(failures) - 1:,} more like it)" if len(failures) > 1 else ""
-        return build_storage_error(
-            code, os.path.join(self.root, os.fsdecode(name)).rstrip("/"), more
-        )
 
 
 def _pread(file: int, offset: int, length: int) -> bytes:
