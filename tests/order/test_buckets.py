@@ -103,5 +103,8 @@ def test_wrong_rooms(room: Any) -> None:
 )
 def test_wrong_costs(size_of: Any) -> None:
     """A function that gives no sizes is refused when it is given."""
-    with pytest.raises(UsageError, match="one finite number from 0 on for each"):
+    with pytest.raises(
+        UsageError,
+        match="the cost of batches gives .*: return (one number for each|finite numbers from 0 on)",
+    ):
         BucketRule(100, 64, 1, size_of)
