@@ -64,7 +64,10 @@ class JointFiles:
             np.empty(total, np.uint32), np.empty(total, np.int64), np.empty(total, np.int64)
         )
         for number, rows, share in shares:
-            at = rows if plain else _concatenate_ranges(start[rows], counts[rows])
+            at, sizes = rows, counts[rows]
+            if not plain:  # the ranges from start on, of so many numbers each
+                shift = start[rows] - np.cumsum(sizes) + sizes
+                at = np.arange(len(share.file)) + np.repeat(shift, sizes)
             extents.file[at] = share.file + np.uint32(self.first_file[number])
             extents.offset[at] = share.offset
             extents.length[at] = share.length
@@ -117,13 +120,6 @@ class JointChunks(Chunked):
                 own, row[at] = part.find_chunks(own)
             unit[at] = own + first_unit
         return unit, row
-
-
-def _concatenate_ranges(start: Int, counts: Int) -> Int:
-    """Concatenate the ranges from start[i] on, of counts[i] numbers each."""
-    ends = np.cumsum(counts)
-    within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
-    return within + np.repeat(start, counts)
 
 
 def split_by_part(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int]]:
@@ -377,10 +373,18 @@ def _join_files(tables: Sequence[Files]) -> Files:
     if not alone and any("://" in root for root in roots):
         raise UsageError(f"the datasets are in different stores ({', '.join(sorted(roots))})")
     blobs, lengths = [], []
-    for files in tables:
-        prefix = "" if alone else os.path.join(os.path.abspath(files.root), "").lstrip("/")
-        names, sizes = _prefix_names(files, os.fsencode(prefix))
-        blobs.append(names)
+    for files in tables:  # no Python object is made for a name
+        root = "" if alone else os.path.join(os.path.abspath(files.root), "").lstrip("/")
+        prefix = os.fsencode(root)
+        sizes = np.diff(files.ends, prepend=0) + len(prefix)
+        blob = np.empty(int(sizes.sum()), np.uint8)
+        starts = np.cumsum(sizes) - sizes
+        is_name = np.ones(len(blob), bool)
+        for place, byte in enumerate(prefix):
+            blob[starts + place] = byte
+            is_name[starts + place] = False
+        blob[is_name] = files.names
+        blobs.append(blob)
         lengths.append(sizes)
     return Files(
         roots.pop() if alone else "/",
@@ -389,16 +393,3 @@ def _join_files(tables: Sequence[Files]) -> Files:
         np.concatenate([files.size for files in tables]),
         np.concatenate([files.mtime_ns for files in tables]),
     )
-
-
-def _prefix_names(files: Files, prefix: bytes) -> tuple[npt.NDArray[np.uint8], Int]:
-    """Prefix all names: one blob, and the length of each; no Python object is made for a name."""
-    sizes = np.diff(files.ends, prepend=0) + len(prefix)
-    blob = np.empty(int(sizes.sum()), np.uint8)
-    starts = np.cumsum(sizes) - sizes
-    own = np.ones(len(blob), bool)
-    for k, byte in enumerate(prefix):
-        blob[starts + k] = byte
-        own[starts + k] = False
-    blob[own] = files.names
-    return blob, sizes

@@ -50,7 +50,15 @@ _NUMBERS = ("int", "float", *_ELEMENTS)
 _RAGGED = (*_ELEMENTS, "bytes")
 OBJECTS = ("str", "any")
 """Kinds whose columns are lists of Python objects."""
-_ABSENT = object()
+_EMPTY: dict[str, Any] = {
+    "int": 0,
+    "float": float("nan"),
+    "bool": False,
+    "ints": [],
+    "floats": [],
+    "bytes": "",
+}
+"""Value that a broken line has in a field of each kind."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -143,16 +151,10 @@ class JsonFields:
 
         The text is the parser's: a single field of bytes is written over it.
         """
-        if text.flags.writeable and [*self.kinds.values()] == ["bytes"]:
-            ((name, key),) = self.keys.items()
-            offsets = extract_json_strings(text, bounds, key)
-            return self._parse_rest(text, bounds, name, offsets)
-        return self._parse_all(text, bounds)
-
-    def _parse_rest(
-        self, text: npt.NDArray[np.uint8], bounds: Int, name: str, offsets: Int
-    ) -> dict[str, Column]:
-        """Parse the lines after those whose strings are at the start of the text."""
+        if not text.flags.writeable or [*self.kinds.values()] != ["bytes"]:
+            return self._parse_all(text, bounds)
+        ((name, key),) = self.keys.items()
+        offsets = extract_json_strings(text, bounds, key)
         count, taken = len(offsets) - 1, text[: offsets[-1]]
         if count == len(bounds) - 1:
             return {name: (taken, offsets), **self._mark_none(count)}
@@ -264,7 +266,7 @@ class JsonFields:
                 if not self.masked:
                     raise LineError(row, str(error)) from None
                 np.asarray(found[BROKEN])[row] = True
-                replaced[row] = [_make_empty(self.kinds[name]) for name in self.keys]
+                replaced[row] = [_EMPTY.get(self.kinds[name]) for name in self.keys]
         for number, name in enumerate(self.keys):
             kind, column = self.kinds[name], found[name]
             if isinstance(column, tuple):
@@ -284,13 +286,15 @@ class JsonFields:
         record = load_object(line)
         values = []
         for name, key in self.keys.items():
-            value = record.get(key, _ABSENT)
-            if value is None or value is _ABSENT:
+            value = record.get(key)
+            if value is None:
                 if name not in self.defaults:
                     raise ValueError(describe_missing(name, key, record))
                 value = copy.deepcopy(self.defaults[name])
             else:
-                if self.kinds[name] in _NUMBERS and _has_great_number(value):
+                numbers = value if isinstance(value, list) else [value]
+                is_great = any(type(one) is float and abs(one) >= 1 << 63 for one in numbers)
+                if self.kinds[name] in _NUMBERS and is_great:
                     value = json.loads(bytes(line))[key]  # orjson rounds what has over 64 bits
                 self._check_value(name, value)
             values.append(value)
@@ -351,11 +355,6 @@ def is_rounded(number: Any) -> bool:
         return True
 
 
-def _has_great_number(value: Any) -> bool:
-    values = value if isinstance(value, list) else [value]
-    return any(type(one) is float and abs(one) >= 1 << 63 for one in values)
-
-
 def find_kind(values: Sequence[Any]) -> str:
     """Find the narrowest kind that takes all the values."""
     return next((kind for kind in KINDS if all(fits_type(kind, one) for one in values)), "any")
@@ -366,12 +365,6 @@ def _name_type(value: Any) -> str:
     return names.get(type(value), "list" if isinstance(value, list) else "object")
 
 
-def _make_empty(kind: str) -> Any:
-    """Make the value that a broken line has in a field."""
-    empty = {"int": 0, "float": float("nan"), "bool": False, "ints": [], "floats": [], "bytes": ""}
-    return empty.get(kind)
-
-
 def describe_missing(name: str, key: str, record: Mapping[str, Any]) -> str:
     """Describe a field that an object does not have, or that is null, and what to do."""
     if key in record:
@@ -380,16 +373,13 @@ def describe_missing(name: str, key: str, record: Mapping[str, Any]) -> str:
         more = "correct fields=; or "
         near = difflib.get_close_matches(key, record, 1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        reason = f"it has no field {key!r}{hint}, but {_list_names(record)}"
+        shown = [reprlib.repr(name) for name in itertools.islice(record, 20)]
+        names = ", ".join(shown) + ", ..." * (len(record) > 20) if shown else "none"
+        reason = f"it has no field {key!r}{hint}, but {names}"
     return (
         f"{reason}: {more}give a value for such lines by defaults={{{name!r}: ...}}, or "
         f"broken='mask'"
     )
-
-
-def _list_names(record: Mapping[str, Any]) -> str:
-    shown = [reprlib.repr(name) for name in itertools.islice(record, 20)]
-    return ", ".join(shown) + (", ..." if len(record) > 20 else "") if shown else "none"
 
 
 def import_loads() -> Callable[[Any], Any]:

@@ -146,11 +146,7 @@ class IndexRequest:
             saved = load_index(path, self.store.root)
         except OSError as error:
             raise build_storage_error(error.errno or errno.EIO, path) from None
-        reason = (
-            self._find_misfit(saved)
-            or find_staleness(saved, self.store)
-            or self._find_restamp(saved)
-        )
+        reason = self._find_reason(saved)
         if reason is not None:
             raise SidecarError(
                 f"{path} does not describe {self.place.path} as it is now: {reason}: "
@@ -166,8 +162,7 @@ class IndexRequest:
         except SidecarError as error:
             warnings.warn(f"{error}; it is made again now", RuntimeWarning, stacklevel=4)
             return None
-        stale = saved.racy or self._find_misfit(saved) or find_staleness(saved, self.store)
-        return None if stale or self._find_restamp(saved) else saved
+        return None if saved.racy or self._find_reason(saved) else saved
 
     def _save(self, index: Index) -> str | None:
         """Save the index at the first path that can be written; if none can, only warn.
@@ -195,26 +190,21 @@ class IndexRequest:
         )
         return None
 
-    def _find_misfit(self, saved: Index) -> str | None:
-        """Describe how the saved index differs from the request, if it does."""
-        if self.place.kind == "file":
-            few = range(min(len(saved.sources), _SOURCES_OF_A_FILE))
-            if self.place.name not in (saved.files.name(0), *map(saved.sources.name, few)):
-                return f"it is of {saved.sources.name(0)}"
-        if self._unknown is not None:
-            return None
-        if saved.format != self._format.name:
+    def _find_reason(self, saved: Index) -> str | None:
+        """Find the reason why the saved index is not of the request, or of the data as it is."""
+        place, entry = self.place, FORMATS.get(saved.format)
+        few = range(min(len(saved.sources), _SOURCES_OF_A_FILE))
+        named = () if place.kind != "file" else (saved.files.name(0), *map(saved.sources.name, few))
+        if named and place.name not in named:
+            return f"it is of {saved.sources.name(0)}"
+        if self._unknown is None and saved.format != self._format.name:
             return f"it was made as {saved.format!r}, not as {self._format.name!r}"
-        if saved.options != self._saved:
+        if self._unknown is None and saved.options != self._saved:
             return f"it was made with {dict(saved.options)}, not with {self._saved}"
-        return None
-
-    def _find_restamp(self, saved: Index) -> str | None:
-        """Describe a change that the files' content shows, but not size or time, if any."""
-        entry = FORMATS.get(saved.format)
-        if entry is None:
-            return None
-        try:
+        reason = find_staleness(saved, self.store)
+        if reason is not None or entry is None:
+            return reason
+        try:  # a change that the files' content shows, but not size or time
             now = entry.stamp(self.store, saved.files)
         except PenstockError as error:
             return str(error)

@@ -46,7 +46,10 @@ def list_saved_paths(path: str, kind: str = "", *, beside: bool | None = None) -
     beside:  False for the cache alone; by default data that exists as one path has both.
     """
     end = f".{kind}.penstock" if kind else ".penstock"
-    own = _own_path(path) + end
+    real = path if is_url(path) else os.path.realpath(path)
+    digest = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
+    name = os.path.basename(path)[:100].replace("*", "_")
+    own = os.path.join(own_folder(), f"{digest}-{name}{end}")
     if beside is None:
         beside = not is_url(path) and os.path.exists(path)
     return [path + end, own] if beside else [own]
@@ -72,13 +75,6 @@ def own_folder() -> str:
 def is_own(path: str) -> bool:
     """True if this user has saved the file, and not whoever the data came from."""
     return os.path.dirname(path) == own_folder()
-
-
-def _own_path(path: str) -> str:
-    real = path if is_url(path) else os.path.realpath(path)
-    digest = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
-    name = os.path.basename(path)[:100].replace("*", "_")
-    return os.path.join(own_folder(), f"{digest}-{name}")
 
 
 def damaged_error(path: str, what: str) -> SidecarError:
@@ -160,25 +156,15 @@ def read_sidecar(
     start = _PRELUDE.size + header_bytes
     if zlib.crc32(data[16:start]) != crc:
         raise damaged_error(path, "the header's checksum does not match")
-    header = _parse_header(path, bytes(data[_PRELUDE.size : start]))
+    try:
+        header = json.loads(bytes(data[_PRELUDE.size : start]))
+        rows = [(str(n), str(d), int(o), int(b), int(c)) for n, d, o, b, c in header["sections"]]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise damaged_error(path, "the header or its table of sections is malformed") from None
     if verify is None:
         verify = size <= limits.sidecar_bytes_verified_max
     body = data[min(_align(start), size) :]
-    try:
-        table = [(str(n), str(d), int(o), int(b), int(c)) for n, d, o, b, c in header["sections"]]
-    except (KeyError, TypeError, ValueError):
-        raise damaged_error(path, "the table of sections is malformed") from None
-    return header, {row[0]: _view_section(path, body, row, verify) for row in table}
-
-
-def _parse_header(path: str, text: bytes) -> Header:
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError):
-        header = None
-    if not isinstance(header, dict):
-        raise damaged_error(path, "the header is not a JSON object")
-    return header
+    return header, {row[0]: _view_section(path, body, row, verify) for row in rows}
 
 
 def _view_section(
@@ -187,14 +173,8 @@ def _view_section(
     name, dtype, offset, nbytes, crc = row
     if dtype not in _DTYPES:
         raise damaged_error(path, f"section {name!r} has the unknown type {dtype!r}")
-    itemsize = np.dtype(dtype).itemsize
-    if (
-        offset < 0
-        or offset % _ALIGN
-        or nbytes < 0
-        or nbytes % itemsize
-        or offset + nbytes > len(body)
-    ):
+    aligned = offset % _ALIGN == 0 and nbytes % np.dtype(dtype).itemsize == 0
+    if not aligned or min(offset, nbytes) < 0 or offset + nbytes > len(body):
         raise damaged_error(path, f"section {name!r} lies outside the file")
     part = body[offset : offset + nbytes]
     if verify and zlib.crc32(part) != crc:

@@ -35,7 +35,13 @@ def find_foreign_token(tokens: npt.NDArray[Any], vocabulary: int) -> int | None:
 def set_vocabulary(index: Index, vocabulary: Any, path: str) -> Index:
     """Return the index with the number of tokens that its fields may have: a number for the field
     of tokens, or several by name."""
-    parts = {made.name: made for part in index.fields for made in part.made if _holds_tokens(made)}
+    parts = {  # whole numbers in rows: no bytes, no single number
+        made.name: made
+        for part in index.fields
+        for made in part.made
+        if made.dtype.kind in "iu" and made.shape != ()
+        if made.dtype != np.uint8 or made.shape is not None
+    }
     if isinstance(vocabulary, Mapping):
         sizes = dict(vocabulary)
     else:
@@ -55,13 +61,6 @@ def set_vocabulary(index: Index, vocabulary: Any, path: str) -> Index:
         return replace(index, fields=(replace(index.fields[0], parser=parser), *index.fields[1:]))
     fields = (replace(part, vocabulary=sizes.get(part.name, 0)) for part in index.fields)
     return replace(index, fields=tuple(fields))
-
-
-def _holds_tokens(part: Field) -> bool:
-    """True for whole numbers in rows: no bytes, no single number."""
-    if part.dtype.kind not in "iu" or part.shape == ():
-        return False
-    return part.dtype != np.uint8 or part.shape is not None
 
 
 def _list(parts: Mapping[str, Field]) -> str:

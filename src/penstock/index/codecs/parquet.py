@@ -73,7 +73,11 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
                 parts = file.read_row_group(0, use_threads=False).column(0).chunks
             else:
                 _check_repeats(data, "a" + ".a" * (len(form["optional"]) - 1))
-                parts = _read_in_parts(file, rows_at_once)
+                parts, total = [], 0
+                for batch in file.iter_batches(rows_at_once, row_groups=[0], use_threads=False):
+                    parts.append(batch.column(0))
+                    total += batch.nbytes
+                    _check_size(total)
         return _take_lists(parts, options) if is_list else _take_rows(parts, options)
     except (OSError, pa.ArrowException, IndexError, KeyError, MemoryError) as error:
         raise ValueError(str(error)) from None
@@ -164,23 +168,12 @@ def _check_repeats(data: bytes, name: str) -> None:
             offsets = np.frombuffer(words.buffers()[1], "<i4", len(words) + 1, words.offset * 4)
             lengths = np.diff(offsets).astype(np.int64)
             total += int(lengths[np.asarray(part.indices.drop_null())].sum())
+    _check_size(total)
+
+
+def _check_size(total: int) -> None:
     if total > limits.decoded_chunk_bytes_max:
-        raise _build_size_error(total)
-
-
-def _build_size_error(total: int) -> ValueError:
-    return ValueError(f"its values take {total:,} bytes and more: write smaller row groups")
-
-
-def _read_in_parts(file: Any, rows: int) -> list[Any]:
-    """Read so many rows at a time; ValueError if all take more than a chunk may."""
-    parts, total = [], 0
-    for batch in file.iter_batches(rows, row_groups=[0], use_threads=False):
-        parts.append(batch.column(0))
-        total += batch.nbytes
-        if total > limits.decoded_chunk_bytes_max:
-            raise _build_size_error(total)
-    return parts
+        raise ValueError(f"its values take {total:,} bytes and more: write smaller row groups")
 
 
 def _make_footer(form: Mapping[str, Any], size: int, rows: int, values: int) -> bytes:
@@ -189,26 +182,21 @@ def _make_footer(form: Mapping[str, Any], size: int, rows: int, values: int) -> 
     `old` in the form: before Arrow 2.0, writers compressed pages of the second kind although these
     say "not compressed". The writer's name in the footer tells pyarrow so.
     """
-    repetition, physical = form["optional"], form["physical"]
+    repetition, physical, name = form["optional"], form["physical"], (4, STRING, b"a")
     root = pack_struct([(4, STRING, b"root"), (5, I32, 1)])
-    levels = [
-        pack_struct([(3, I32, each), (4, STRING, b"a"), (5, I32, 1)]) for each in repetition[:-1]
-    ]
+    levels = [pack_struct([(3, I32, level), name, (5, I32, 1)]) for level in repetition[:-1]]
     length = [(2, I32, form["length"])] if physical == FIXED else []
-    leaf = [(1, I32, physical), *length, (3, I32, repetition[-1]), (4, STRING, b"a")]
-    schema = [root, *levels, pack_struct(leaf)]
-    column = pack_struct(
-        [
-            (1, I32, physical),
-            (2, LIST, (I32, [0])),
-            (3, LIST, (STRING, [b"a"] * len(repetition))),
-            (4, I32, form["compression"]),
-            (5, I64, values),
-            (6, I64, size),
-            (7, I64, size),
-            (9, I64, len(MAGIC)),
-        ]
-    )
+    leaf = pack_struct([(1, I32, physical), *length, (3, I32, repetition[-1]), name])
+    schema = [root, *levels, leaf]
+    path = (STRING, [b"a"] * len(repetition))
+    head = [
+        (1, I32, physical),
+        (2, LIST, (I32, [0])),
+        (3, LIST, path),
+        (4, I32, form["compression"]),
+    ]
+    sizes = [(5, I64, values), (6, I64, size), (7, I64, size), (9, I64, len(MAGIC))]
+    column = pack_struct([*head, *sizes])
     chunk = pack_struct([(2, I64, len(MAGIC)), (3, STRUCT, column)])
     group = pack_struct([(1, LIST, (STRUCT, [chunk])), (2, I64, size), (3, I64, rows)])
     maker = [(6, STRING, b"parquet-cpp version 1.5.1")] if form["old"] else []
@@ -282,14 +270,12 @@ def _take_levels(
         if pa.types.is_struct(part.type):
             (part,) = part.flatten()
             continue
-        if part.null_count:
-            _refuse_null(part, options, offsets, before)
-            if not offsets:
-                missing = np.asarray(part.is_null())
+        _refuse_null(part, options, offsets, before)
+        if part.null_count and not offsets:
+            missing = np.asarray(part.is_null())
         offsets.append(np.asarray(part.offsets).astype(np.int64))
         part = part.values
-    if part.null_count:
-        _refuse_null(part, options, offsets, before, can_be_empty=_is_text(part))
+    _refuse_null(part, options, offsets, before, can_be_empty=_is_text(part))
     return offsets, missing, part
 
 
@@ -305,7 +291,7 @@ def _refuse_null(
     before: int,
     can_be_empty: bool = True,
 ) -> None:
-    if options["nulls"] == "error" or not can_be_empty:
+    if part.null_count and (options["nulls"] == "error" or not can_be_empty):
         remedy = "fill it, or make such empty with nulls='empty'" if can_be_empty else "fill it"
         row = int(np.argmax(np.asarray(part.is_null())))
         for level in reversed(offsets):

@@ -69,13 +69,11 @@ The samples outlive the chunk: nothing in them may be a view of its bytes.
 """
 
 
-def _decode_by(function: str, options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
+def _decode_by(path: str, options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode by "module.function", whose module is imported at the first call."""
-    module, _, name = function.partition(".")
-    decoded: Decoded = getattr(importlib.import_module(f".{module}", __package__), name)(
-        options, compressed
-    )
-    return decoded
+    module, _, name = path.partition(".")
+    function: Decoder = getattr(importlib.import_module(f".{module}", __package__), name)
+    return function(options, compressed)
 
 
 CODECS: dict[str, Decoder] = {
@@ -151,7 +149,9 @@ class DecodedChunks:
 
     def put(self, key: tuple[object, ...], decoded: Decoded) -> None:
         """Keep a decoded chunk, and drop the oldest ones that leave no room for it."""
-        size = _count_bytes(decoded)
+        size = getattr(decoded, "nbytes", None)
+        if size is None:
+            size = sum(len(decoded[row]) + 64 for row in range(len(decoded)))
         with self._lock:
             if size > self._count_room() // 2:
                 return
@@ -174,13 +174,6 @@ class DecodedChunks:
         room = self._count_room()
         while self.bytes > room:
             self.bytes -= self._held.popitem(last=False)[1][1]
-
-
-def _count_bytes(decoded: Decoded) -> int:
-    known = getattr(decoded, "nbytes", None)
-    if known is not None:
-        return int(known)
-    return sum(len(decoded[row]) + 64 for row in range(len(decoded)))
 
 
 RECENT = DecodedChunks(limits.decoded_chunks_bytes_max)

@@ -127,8 +127,7 @@ def list_columns(fields: list[FlatTable]) -> list[ArrowColumn]:
     return walk.columns
 
 
-@dataclass(frozen=True)
-class _Around:
+class _Around(NamedTuple):
     """The lists and structs around a column: see `ArrowColumn`; `sizes` of fixed-size lists."""
 
     nodes: tuple[ColumnNode, ...] = ()
@@ -137,11 +136,18 @@ class _Around:
     sizes: tuple[int, ...] = ()
     may_lack: bool = False
 
-    def below(self, node: ColumnNode) -> _Around:
-        """Return what is around the children of a node."""
-        if self.levels or self.sizes:
-            return replace(self, inner=(*self.inner, node))
-        return replace(self, nodes=(*self.nodes, node))
+
+class _SchemaField(NamedTuple):
+    """A field of the schema: its name, type and node, and what is around its children."""
+
+    name: str
+    kind: str
+    header: FlatTable | None
+    node: ColumnNode
+    below: _Around
+
+    def refuse(self, reason: str) -> ArrowColumn:
+        return ArrowColumn(self.name, refused=reason)
 
 
 class _ColumnWalk:
@@ -161,24 +167,29 @@ class _ColumnWalk:
         kind, header, encoding = _find_type(field), field.table(3), field.table(4)
         children = field.tables(5) if encoding is None else []  # a dictionary's are elsewhere
         node = ColumnNode(self.node, self.buffer, self.views, len(around.levels))
+        if around.levels or around.sizes:
+            below = around._replace(inner=(*around.inner, node))
+        else:
+            below = around._replace(nodes=(*around.nodes, node))
+        described = _SchemaField(name, kind, header, node, below)
         self.node += 1
         self.buffer += 2 if encoding is not None else _BUFFERS.get(kind, 2)
         if kind == "union" and encoding is None and header is not None and header.integer(0, 2):
             self.buffer += 1  # a dense one has offsets
         self.views += encoding is None and kind in ("binary view", "utf8 view")
-        if not hidden:
-            below = around.below(node)
-            if encoding is not None:
-                self.columns.append(_make_coded(name, kind, header, encoding, node, below))
-            elif kind not in _NESTED:
-                self.columns.append(_make_leaf(name, kind, header, node, below))
-            else:
-                parts = _list_parts(name, kind, header, children, node, below)
-                if not isinstance(parts, str):
-                    for part in parts:
-                        self.add(*part, depth + 1)
-                    return
-                self.columns.append(ArrowColumn(name, refused=parts))
+        if hidden:
+            pass
+        elif encoding is not None:
+            self.columns.append(_make_coded(described, encoding))
+        elif kind not in _NESTED:
+            self.columns.append(_make_leaf(described))
+        else:
+            parts = _list_parts(described, children)
+            if not isinstance(parts, str):
+                for part in parts:
+                    self.add(*part, depth + 1)
+                return
+            self.columns.append(described.refuse(parts))
         for child in children:
             self.add(child, name, around, depth + 1, hidden=True)
 
@@ -191,27 +202,20 @@ def _find_type(field: FlatTable) -> str:
 
 
 def _list_parts(
-    name: str,
-    kind: str,
-    header: FlatTable | None,
-    children: list[FlatTable],
-    node: ColumnNode,
-    below: _Around,
+    field: _SchemaField, children: list[FlatTable]
 ) -> list[tuple[FlatTable, str, _Around]] | str:
     """List the columns in a struct or list, each with its name; or the reason of its refusal."""
+    name, kind, header, node, below = field
     if below.sizes and kind != "fixed-size list":
         what = "structs" if kind == "struct" else kind
         return f"holds fixed-size lists of {what}: cast them to lists"
     if kind == "struct":
         names = [child.text(0) for child in children]
-        is_media = sorted(names) == ["bytes", "path"] and _VARIED.issuperset(
-            map(_find_type, children)
-        )
-        if is_media:
-            lacking = replace(below, may_lack=True)
+        if sorted(names) == ["bytes", "path"] and _VARIED.issuperset(map(_find_type, children)):
+            lacking = below._replace(may_lack=True)
             return [
-                (child, name, below) if own == "bytes" else (child, f"{name}.path", lacking)
-                for child, own in zip(children, names, strict=True)
+                (child, name, below) if part == "bytes" else (child, f"{name}.path", lacking)
+                for child, part in zip(children, names, strict=True)
             ]
         return [(child, f"{name}.{child.text(0)}", below) for child in children]
     if len(children) != 1:
@@ -220,32 +224,29 @@ def _list_parts(
         size = header.integer(0, 4) if header is not None else 0
         if size < 1:
             return f"holds lists of {size} elements"
-        return [(children[0], name, replace(below, sizes=(*below.sizes, size)))]
+        return [(children[0], name, below._replace(sizes=(*below.sizes, size)))]
     level = ListLevel(node, 4 if kind == "list" else 8)
-    return [(children[0], name, replace(below, levels=(*below.levels, level)))]
+    return [(children[0], name, below._replace(levels=(*below.levels, level)))]
 
 
-def _make_leaf(
-    name: str, kind: str, header: FlatTable | None, node: ColumnNode, around: _Around
-) -> ArrowColumn:
+def _make_leaf(field: _SchemaField) -> ArrowColumn:
     """Make the column of a type without children, inside of the lists around it."""
+    name, kind, header, node, around = field
     simple = _map_simple(kind, header)
     levels, sizes = around.levels, around.sizes
     if isinstance(simple, str):
         reason = f"holds lists of {kind}: use lists of numbers or texts"
-        return ArrowColumn(name, refused=reason if levels or sizes else simple)
+        return field.refuse(reason if levels or sizes else simple)
     if sizes and simple.kind != "fixed":
-        reason = f"holds fixed-size lists of {kind}: use lists of numbers"
-        return ArrowColumn(name, refused=reason)
+        return field.refuse(f"holds fixed-size lists of {kind}: use lists of numbers")
     buffer = node.buffer + 1
     if simple.kind == "varied":
         levels = (*levels, ListLevel(node, 8 if kind.startswith("large") else 4))
         buffer += 1
     shape: tuple[int, ...] = (*sizes, *(simple.shape or ()))
-    is_nested = len(levels) > 1 or simple.kind == "bits"
     leaf_kind: Kind = simple.kind
     if levels:
-        leaf_kind = "nested" if is_nested else "varied"
+        leaf_kind = "nested" if len(levels) > 1 or simple.kind == "bits" else "varied"
     return replace(
         simple,
         name=name,
@@ -262,33 +263,23 @@ def _make_leaf(
     )
 
 
-def _make_coded(
-    name: str,
-    kind: str,
-    header: FlatTable | None,
-    encoding: FlatTable,
-    node: ColumnNode,
-    around: _Around,
-) -> ArrowColumn:
+def _make_coded(field: _SchemaField, encoding: FlatTable) -> ArrowColumn:
     """Make a column whose batches hold indices into a dictionary of its values."""
+    name, kind, header, node, around = field
     index = encoding.table(1)
-    indices = np.dtype("<i4")
-    if index is not None:
-        found = _map_simple("int", index)
-        assert not isinstance(found, str)
-        indices = found.dtype
-    values = _make_leaf(name, kind, header, ColumnNode(0, 0, 0), _Around())
+    indices = ArrowColumn("", dtype=np.dtype("<i4")) if index is None else _map_simple("int", index)
+    assert not isinstance(indices, str)
+    values = _make_leaf(_SchemaField(name, kind, header, ColumnNode(0, 0, 0), _Around()))
     inside = bool(around.levels or around.sizes)
     if inside or kind in _NESTED or values.kind not in ("fixed", "varied"):
         where = " inside of lists" if inside else f", of {kind}"
-        reason = f"is dictionary-encoded{where}: write it cast to its value type"
-        return ArrowColumn(name, refused=reason)
+        return field.refuse(f"is dictionary-encoded{where}: write it cast to its value type")
     if values.refused:
         return values
     return ArrowColumn(
         name,
         "coded",
-        indices,
+        indices.dtype,
         nodes=around.nodes,
         buffer=node.buffer + 1,
         views=node.views,

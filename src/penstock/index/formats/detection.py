@@ -52,7 +52,8 @@ def choose_format(
     known = {option for entry in FORMATS.values() for option in entry.options}
     for option in options:
         if option not in known:
-            hint = _suggest(difflib.get_close_matches(option, known, 1), "{}=")
+            near = difflib.get_close_matches(option, known, 1)
+            hint = f"did you mean {near[0]}=? " if near else ""
             raise UsageError(f"no format takes {option}=: {hint}`penstock formats` lists them")
     chosen = FORMATS[_detect(store, place, options)] if name is None else _find_format(name)
     if place.kind not in chosen.kinds:
@@ -75,12 +76,8 @@ def _find_format(name: str) -> Format:
         return FORMATS[name]
     meant = _OTHER_NAMES.get(str(name).lower())
     near = [meant] if meant else difflib.get_close_matches(str(name).lower(), FORMATS, 1)
-    hint = _suggest([f"{each!r}" for each in near], "{}")
+    hint = f"did you mean {near[0]!r}? " if near else ""
     raise UsageError(f"format is {name!r:.100}: {hint}use one of {', '.join(FORMATS)}")
-
-
-def _suggest(near: Sequence[str], shown: str) -> str:
-    return f"did you mean {shown.format(near[0])}? " if near else ""
 
 
 def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
@@ -96,7 +93,11 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
         return "table"
     name = place.name if place.kind == "file" else _find_first_name(store, place)
     head = store.read(name, 0, _HEAD_BYTES)
-    detected = None if geometry else _detect_beside(store, name)
+    detected = None
+    for entry in FORMATS.values() if not geometry else ():
+        if entry.beside and name.endswith(entry.beside[0]):
+            has_beside = entry.load(entry.beside[1])
+            detected = entry.name if has_beside(store, name) else None
     detected = detected or _sniff_format(head, name)
     if windows and detected is None:
         return "tokens"
@@ -124,16 +125,6 @@ def _find_first_name(store: Store, place: Location) -> str:
                 environments: list[str] = entry.load("list_environments")(store, place)
                 return environments[0]
     return shards.list_names(store, place)[0]
-
-
-def _detect_beside(store: Store, name: str) -> str | None:
-    """Find the format that a file has because of a file beside it."""
-    for entry in FORMATS.values():
-        if entry.beside and name.endswith(entry.beside[0]):
-            has_beside = entry.load(entry.beside[1])
-            if has_beside(store, name):
-                return entry.name
-    return None
 
 
 def _sniff_format(head: bytes, name: str) -> str | None:

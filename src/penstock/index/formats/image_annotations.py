@@ -26,10 +26,8 @@ from ...engine.store import Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, joined, unseen
 from ..attributes import Attribute
-from ..fields import Field
-from ..layout import RowTable
 from ..table import Index
-from .shards import Columns, Scan
+from .shards import Columns, Scan, index_files
 
 IMAGE = "image"
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -191,16 +189,9 @@ def make_index(
     read:     the files of annotations.
     folders:  folders in which a new file would change the data set.
     """
-    return Index(
-        format,
-        images,
-        (Field(IMAGE, np.dtype(np.uint8), None),),
-        (RowTable(None, None, images.size),),
-        joined(store.folders(sorted(set(folders))), read),
-        None if classes is None else tuple(classes),
-        label_column,
-        attributes=tuple(attributes),
-    )
+    sources = joined(store.folders(sorted(set(folders))), read)
+    names = None if classes is None else tuple(classes)
+    return index_files(format, images, sources, names, label_column, tuple(attributes), IMAGE)
 
 
 def choose_fields(attributes: list[Attribute], fields: Columns, path: str) -> list[Attribute]:

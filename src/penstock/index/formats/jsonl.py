@@ -86,7 +86,7 @@ def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
     """The index of all lines of the files, in their order."""
     files, sources = scan.list_files(extensions)
     if scan.place.kind == "folder" and not extensions:
-        _check_names(files)
+        _refuse_others(files)
     walked = scan.parse(files, lambda _, source: _walk_file(source))
     field = Field("data", np.dtype(np.uint8), None)
     chunks = [lines for lines in walked if isinstance(lines, jsonl_frames.FileChunks)]
@@ -111,7 +111,7 @@ def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
     return Index("jsonl", files, (field,), (table,), sources, fingerprint=identity)
 
 
-def _check_names(files: Files) -> None:
+def _refuse_others(files: Files) -> None:
     """Refuse others beside files that are called JSON lines: their lines would be samples, a
     copy's (`x.jsonl.bak`) a second time."""
     names = [files.name(file).lower() for file in range(len(files))]

@@ -19,11 +19,9 @@ import numpy as np
 from ...engine.store import Store
 from ...errors import FormatError, MissingError
 from ...extent import Files, Int, unseen
-from ..fields import Field
-from ..layout import RowTable
 from ..table import Index
 from . import detection, options
-from .shards import Scan
+from .shards import Scan, index_files, number_classes
 
 _EXTENSIONS = (".txt", ".lst", ".list", ".tsv", ".csv")
 
@@ -70,15 +68,7 @@ def build(scan: Scan, outside: bool = False) -> Index:
         )
     files = scan.store.stat(names, lambda row: f"{path}, line {lines[row].number}: ", scan.progress)
     classes, label_column = _number_labels(path, lines, labels)
-    return Index(
-        format="listing",
-        files=files,
-        fields=(Field("data", np.dtype(np.uint8), None),),
-        layouts=(RowTable(None, None, files.size),),
-        sources=source,
-        classes=classes,
-        label_column=label_column,
-    )
+    return index_files("listing", files, source, classes, label_column)
 
 
 def _split_lines(path: str, text: bytes) -> list[ListingLine]:
@@ -120,8 +110,7 @@ def _choose_split(store: Store, base: str, path: str, lines: list[ListingLine]) 
 
 def _find_split(store: Store, base: str, text: str) -> tuple[Split | None, Files]:
     """Find the separator with which the file of a line exists, if any; and the files tried."""
-    tries: list[Split] = [_keep_whole, _split_at_tab, _split_at_comma, _split_at_space]
-    tries = [split for split in tries if split is _keep_whole or split(text)[1] is not None]
+    tries = [split for split in _SPLITS if split is _keep_whole or split(text)[1] is not None]
     names = [os.path.join(base, split(text)[0]) for split in tries]
     files, errors = store.probe(unseen(store.root, names))
     found = (split for split, error in zip(tries, errors, strict=True) if error == 0)
@@ -132,19 +121,17 @@ def _keep_whole(text: str) -> tuple[str, str | None]:
     return text, None
 
 
-def _split_at_tab(text: str) -> tuple[str, str | None]:
-    name, tab, label = text.rpartition("\t")
-    return (name.strip(), label.strip()) if tab else (text, None)
+def _split_at(mark: str | None) -> Split:
+    """Make the function that splits a line at its last mark, or its last white space."""
+
+    def split(text: str) -> tuple[str, str | None]:
+        name, *label = text.rsplit(mark, 1)
+        return (name.strip() if mark else name, label[0].strip()) if label else (text, None)
+
+    return split
 
 
-def _split_at_comma(text: str) -> tuple[str, str | None]:
-    name, comma, label = text.rpartition(",")
-    return (name.strip(), label.strip()) if comma else (text, None)
-
-
-def _split_at_space(text: str) -> tuple[str, str | None]:
-    parts = text.rsplit(None, 1)
-    return (parts[0], parts[1]) if len(parts) == 2 else (text, None)
+_SPLITS: list[Split] = [_keep_whole, _split_at("\t"), _split_at(","), _split_at(None)]
 
 
 def _split_columns(
@@ -186,10 +173,6 @@ def _number_labels(
     except ValueError:
         pass
     except OverflowError:
-        row = next(
-            row for row, label in enumerate(labels) if not -(1 << 63) <= int(label) < 1 << 63
-        )
-        raise FormatError(f"{path}: label {labels[row]} does not fit 64 bits") from None
-    classes = sorted(set(labels))
-    number = {name: label for label, name in enumerate(classes)}
-    return tuple(classes), np.array([number[label] for label in labels], np.int64)
+        great = next(label for label in labels if not -(1 << 63) <= int(label) < 1 << 63)
+        raise FormatError(f"{path}: label {great} does not fit 64 bits") from None
+    return number_classes(labels)

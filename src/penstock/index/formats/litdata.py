@@ -61,6 +61,14 @@ class _LitChunk(NamedTuple):
     tokens: int | None
 
 
+class _LitData(NamedTuple):
+    """The list, its files, and what it says of each."""
+
+    manifest: Manifest
+    files: Files
+    chunks: Sequence[_LitChunk]
+
+
 class _Body(NamedTuple):
     """Kind and places of a chunk's content.
 
@@ -117,12 +125,11 @@ def build(
             chunks.append(_LitChunk(manifest.check_count(entry["chunk_size"]), tokens))
     files = scan.store.stat(names, lambda _: f"{manifest.path}: ", scan.progress)
     sources = manifest.sources(files)
+    data = _LitData(manifest, files, chunks)
     if config.get("item_loader") == "TokensLoader":
         if len(leaves) != 1:
             raise manifest.flaw(f"tokens are one leaf, and it has {len(leaves)}")
-        part, layout = _lay_out_tokens(
-            scan.store, manifest, files, chunks, leaves[0].dtype, block_size
-        )
+        part, layout = _lay_out_tokens(data, leaves[0].dtype, block_size)
         return Index("litdata", files, (part,), (layout,), sources)
     if block_size is not None:
         raise UsageError(f"{manifest.path}: block_size= is for chunks of tokens, and these are not")
@@ -132,7 +139,7 @@ def build(
         if body.kind != kind:
             raise manifest.flaw(f"{name} is {body.kind!r}, others {kind!r}")
     if kind == "arrow":
-        return _index_tables(scan.store, manifest, files, chunks, bodies, fields, label)
+        return _index_tables(data, bodies, fields, label)
     if not sum(chunk.samples for chunk in chunks):
         raise manifest.flaw("it lists no samples")
     known = [leaf.name for leaf in leaves]
@@ -144,8 +151,13 @@ def build(
     numbers = [known.index(name) for name in chosen]
     if kind != "plain":
         chunked = _lay_out_chunks(chunks, bodies)
-        decoded = tuple(_make_decoded_field(leaves, number, kind) for number in numbers)
-        return Index("litdata", files, decoded, (chunked,) * len(decoded), sources)
+        settings = {"leaves": len(leaves), "whole": kind == "whole"}
+        decoded = []
+        for number in numbers:
+            name, dtype, scalar = leaves[number]
+            each = {**settings, "leaf": number, "dtype": dtype.str if scalar else None}
+            decoded.append(Field(name, dtype, () if scalar else None, Codec("litdata", each)))
+        return Index("litdata", files, tuple(decoded), (chunked,) * len(decoded), sources)
     wanted = None if label is None else known.index(label)
     sizes = [None] * len(leaves)
 
@@ -164,14 +176,10 @@ def build(
 
 
 def _lay_out_tokens(
-    store: Store,
-    manifest: Manifest,
-    files: Files,
-    chunks: Sequence[_LitChunk],
-    dtype: np.dtype[Any],
-    block_size: int | None,
+    data: _LitData, dtype: np.dtype[Any], block_size: int | None
 ) -> tuple[Field, Layout]:
     """Lay out documents, or blocks of `block_size` tokens from the start of each chunk."""
+    manifest, files, chunks = data
 
     def parse(number: int, source: StoreFile) -> Int:
         body = _parse_body(source, chunks[number])
@@ -183,7 +191,7 @@ def _lay_out_tokens(
             raise source.flaw(0, f"{count:,} tokens, and index.json says {announced}")
         return body.edges
 
-    edges = store.parse(files, parse)
+    edges = manifest.store.parse(files, parse)
     if block_size is None:
         layout = lay_out_extents([one[:-1] for one in edges], [np.diff(one) for one in edges])
         _check_elements(manifest, "tokens", dtype, layout.length)
@@ -326,28 +334,11 @@ def _lay_out_chunks(chunks: Sequence[_LitChunk], bodies: Sequence[_Body]) -> Chu
     return Chunked(number_first(np.concatenate(tables)[:, 2].tolist()), extents)
 
 
-def _make_decoded_field(leaves: Sequence[_Leaf], number: int, kind: str) -> Field:
-    """Make the field of a leaf that has to be decoded."""
-    leaf = leaves[number]
-    settings = {
-        "leaves": len(leaves),
-        "leaf": number,
-        "dtype": leaf.dtype.str if leaf.scalar else None,
-        "whole": kind == "whole",
-    }
-    return Field(leaf.name, leaf.dtype, () if leaf.scalar else None, Codec("litdata", settings))
-
-
 def _index_tables(
-    store: Store,
-    manifest: Manifest,
-    files: Files,
-    chunks: Sequence[_LitChunk],
-    bodies: Sequence[_Body],
-    fields: Sequence[str] | None,
-    label: str | None,
+    data: _LitData, bodies: Sequence[_Body], fields: Columns, label: str | None
 ) -> Index:
     """Make the index of the rows of Arrow tables, one in each chunk."""
+    manifest, files, chunks = data
     if label == "":
         raise UsageError(f"{manifest.path}: chunks of Arrow tables take no label='': name fields")
 
@@ -364,5 +355,5 @@ def _index_tables(
             raise source.flaw(start, f"a table of {count:,} rows, in index.json {announced:,}")
         return arrow.shift_places(content, start)
 
-    contents = store.parse(files, parse)
+    contents = manifest.store.parse(files, parse)
     return arrow.make_index("litdata", files, manifest.sources(files), contents, fields, label)

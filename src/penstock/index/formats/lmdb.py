@@ -98,7 +98,15 @@ def build(
     verify: bool | None = None,
 ) -> Index:
     """The index of all records, environment after environment."""
-    files, sources = _list_files(scan.store, scan.place)
+    store, place = scan.store, scan.place
+    if place.kind == "pattern":
+        names = list_environments(store, place)
+        files = store.stat(names)
+        # The folder of an environment's own folder, or of its file: another may come there.
+        above = [re.sub(rf"(^|/){DATA}$", "", name) for name in names]
+        sources = joined(store.folders(sorted({"", *map(os.path.dirname, above)})), files)
+    else:  # of a folder only `data.mdb` counts: readers make a lock file beside it
+        files = sources = store.stat([DATA if place.kind == "folder" else place.name])
 
     def parse(_: int, source: StoreFile) -> _LmdbRecords:
         records = source.walk(
@@ -164,22 +172,6 @@ def _read_stamp(source: StoreFile) -> list[int]:
             txnids = [int.from_bytes(m[header + 128 : header + 136], "little") for m in metas]
             return [max(txnids), page_bytes, version]
     raise source.flaw(0, "the first meta page has changed")
-
-
-def _list_files(store: Store, place: Location) -> tuple[Files, Files]:
-    """List the environments' files, and the sources that must stay unchanged.
-
-    For an environment that is a folder only `data.mdb` counts: readers make a lock file beside it.
-    """
-    if place.kind != "pattern":
-        files = store.stat([DATA if place.kind == "folder" else place.name])
-        return files, files
-    names = list_environments(store, place)
-    files = store.stat(names)
-    # The folder of an environment's own folder, or of its file: another may come there.
-    above = [re.sub(rf"(^|/){DATA}$", "", name) for name in names]
-    folders = store.folders(sorted({"", *map(os.path.dirname, above)}))
-    return files, joined(folders, files)
 
 
 def list_environments(store: Store, place: Location) -> list[str]:

@@ -81,16 +81,12 @@ def _read_state(store: Store) -> list[str]:
         raise FormatError(f"{store.root} is a selection: call flatten_indices(), and save")
     try:
         names = [entry["filename"] for entry in state["_data_files"]]
-    except (KeyError, TypeError):
-        names = []
-    wrong = [n for n in names if not isinstance(n, str) or _leads_out(n)]
-    if not names or wrong:
+        fine = all(n not in ("", ".", "..") and "/" not in n and n.isprintable() for n in names)
+    except (AttributeError, KeyError, TypeError):
+        names, fine = [], False
+    if not names or not fine:
         raise FormatError(f"{store.root}/{_STATE} lists no files that can be: save it again")
     return names
-
-
-def _leads_out(name: str) -> bool:
-    return name in ("", ".", "..") or bool({"/", "\0"} & set(name)) or not name.isprintable()
 
 
 def _find_split(store: Store) -> tuple[list[str], int | None]:

@@ -12,7 +12,10 @@ import numpy as np
 from ...engine.store import Listing, Progress, Store, StoreFile
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import FileIds, Files, Int, Names, joined
+from ..attributes import Attribute
+from ..fields import Field
 from ..layout import Pieces, RowTable
+from ..table import Index
 
 Kind = Literal["folder", "file", "pattern"]
 T = TypeVar("T")
@@ -92,6 +95,20 @@ def check_named_once(store: Store, names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")
+
+
+def index_files(
+    format: str,
+    files: Files,
+    sources: Files,
+    classes: tuple[str, ...] | None = None,
+    labels: Int | None = None,
+    attributes: tuple[Attribute, ...] = (),
+    name: str = "data",
+) -> Index:
+    """Make the index of files that are a sample each, a field of this name."""
+    field, table = Field(name, np.dtype(np.uint8), None), RowTable(None, None, files.size)
+    return Index(format, files, (field,), (table,), sources, classes, labels, attributes=attributes)
 
 
 def number_first(counts: Sequence[int] | Int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -29,16 +29,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import limits
-from ...engine.store import Store, StoreFile
+from ...engine.store import Store
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..attributes import Attribute, make_texts
-from ..fields import Field
 from ..json_fields import import_loads, is_rounded
-from ..layout import RowTable
 from ..table import Index
 from . import listing, options, parquet
-from .shards import Columns, Scan
+from .shards import Columns, Scan, index_files, number_classes
 
 _RESERVED = ("data", "__key__", "__id__", "__epoch__", "__rng__", "key", "bytes", "source", "pass")
 
@@ -104,16 +102,7 @@ def build(
     for name in rest:
         if name in _RESERVED or (name == "label" and labels is not None):
             raise UsageError(f"{path}: a column {name!r} would hide another: give columns= without")
-    return Index(
-        format="table",
-        files=found,
-        fields=(Field("data", np.dtype(np.uint8), None),),
-        layouts=(RowTable(None, None, found.size),),
-        sources=source,
-        classes=classes,
-        label_column=labels,
-        attributes=made,
-    )
+    return index_files("table", found, source, classes, labels, made)
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -125,9 +114,8 @@ def _read_table(store: Store, source: Files, wanted: Sequence[str] | None) -> _T
     path = source.path(0)
     head = store.read(name, 0, 64).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(parquet.MAGIC):
-        (table,) = store.parse(source, lambda _, file: _read_parquet(file, wanted))
-        assert isinstance(table, _Table)
-        return table
+        columns = store.parse(source, lambda _, file: parquet.read_columns(file, wanted))
+        return _Table(columns[0], None)
     if size > limits.decoded_chunk_bytes_max:
         raise FormatError(f"{path} has {size:,} bytes: a table is read as a whole, use Parquet")
     data = store.read(name, 0, size)
@@ -190,26 +178,19 @@ def _read_json(path: str, data: bytes, is_list: bool, wanted: Sequence[str] | No
     except ValueError as error:
         where = path if is_list else f"{path}, line {line:,}"
         raise FormatError(f"{where}: no JSON ({error}): mend it") from None
-    columns: dict[str, list[Any]] = {}
+    names = list(wanted or (rows[0] if rows and isinstance(rows[0], dict) else ()))
     for row, record in enumerate(rows):
         where = f"{path}, row {row:,}" if lines is None else f"{path}, line {lines[row]:,}"
         if not isinstance(record, dict):
             raise FormatError(f"{where}: no object, but {record!r:.100}: a row is an object")
-        names = record if wanted is None else wanted
-        for name in names:
-            if not row:
-                columns[name] = []
-            if name not in record or name not in columns:
-                raise FormatError(f"{where}: {name!r} is not in all rows: give columns= without it")
-            columns[name].append(record[name])
-        if wanted is None and len(record) < len(columns):
-            missing = next(name for name in columns if name not in record)
-            raise FormatError(f"{where}: it has no {missing!r}: give columns= without it")
-    return _Table(dict(columns), lines)
-
-
-def _read_parquet(source: StoreFile, wanted: Sequence[str] | None) -> _Table:
-    return _Table(parquet.read_columns(source, wanted), None)
+        odd = [
+            name
+            for name in (*names, *(record if wanted is None else ()))
+            if name not in record or name not in names
+        ]
+        if odd:
+            raise FormatError(f"{where}: {odd[0]!r} is not in all rows: give columns= without it")
+    return _Table({name: [record[name] for record in rows] for name in names}, lines)
 
 
 # -- types -----------------------------------------------------------------------------------------
@@ -289,5 +270,4 @@ def _make_labels(
     texts = [value or "" for value in values]
     if "" in texts:
         raise FormatError(f"{locate(texts.index(''))}the label {name!r} is empty: give label=''")
-    classes = {text: number for number, text in enumerate(sorted(set(texts)))}
-    return tuple(classes), np.array([classes[text] for text in texts], np.int64)
+    return number_classes(texts)

@@ -132,7 +132,12 @@ def build(
     counts = [len(shard.at) for shard in contents]
     dropped = sum(shard.dropped for shard in contents)
     shards.check_any(files, sum(counts), f"samples ({dropped:,} files have no dot in their name)")
-    in_all = _find_common(contents)
+    in_all: list[str] = []
+    for number, shard in enumerate(filter(lambda shard: len(shard.at), contents)):
+        # No sample has an extension twice: one that all have is counted once for each.
+        times = np.bincount(shard.extension, minlength=len(shard.extensions))
+        here = [shard.extensions[n] for n in np.flatnonzero(times == len(shard.at))]
+        in_all = [name for name in in_all if name in here] if number else here
     if label is None and wanted not in in_all:
         wanted = None
     if fields is None:
@@ -155,7 +160,17 @@ def build(
             _check_none_lacks(files, contents, columns, " or ".join(alternatives), "or missing=")
         offset, length = (np.concatenate(parts) for parts in zip(*columns, strict=True))
         layouts.append(RowTable(file, np.maximum(offset, 0), length))
-    classes, labels = (None, None) if wanted is None else _number_labels(files, contents, wanted)
+    classes = labels = None
+    if wanted is not None:
+        found = [shard.find([wanted]) for shard in contents]
+        _check_none_lacks(files, contents, found, wanted, "or give label=''")
+        # One member of that extension for each sample, in the order of samples.
+        labels = np.concatenate([shard.labels[0] for shard in contents])
+        if not all(bool(shard.labels[1].all()) for shard in contents):
+            texts = [shard.labels[2][i] for shard in contents for i in range(len(shard.at))]
+            classes, labels = shards.number_classes(
+                texts, lambda text: text.encode("utf-8", "surrogateescape")
+            )
     parts = tuple(Field(name, np.dtype(np.uint8), None) for name in fields)
     keys = shards.join_names([shard.keys for shard in contents])
     return Index("tar", files, parts, tuple(layouts), sources, classes, labels, keys)
@@ -214,18 +229,6 @@ def _walk_archive(source: StoreFile, settings: Mapping[str, Any]) -> TarShard:
     )
 
 
-def _find_common(contents: list[TarShard]) -> list[str]:
-    """List the extensions that every sample of every file has, in order of first appearance."""
-    common: list[str] | None = None
-    for shard in contents:
-        if len(shard.at):
-            # No sample has an extension twice: one that all have is counted once for each.
-            counts = np.bincount(shard.extension, minlength=len(shard.extensions))
-            in_all = [shard.extensions[n] for n in np.flatnonzero(counts == len(shard.at))]
-            common = in_all if common is None else [name for name in common if name in in_all]
-    return common or []
-
-
 def _check_none_lacks(
     files: Files, contents: list[TarShard], columns: list[tuple[Int, Int]], what: str, remedy: str
 ) -> None:
@@ -239,16 +242,3 @@ def _check_none_lacks(
                 f"{shard.keys[sample]!r} has no {what} (it has {has}): name what every sample has, "
                 f"{remedy}"
             )
-
-
-def _number_labels(
-    files: Files, contents: list[TarShard], label: str
-) -> tuple[tuple[str, ...] | None, Int]:
-    """Take labels as integers; if any is not an integer, as names of classes in sorted order."""
-    columns = [shard.find([label]) for shard in contents]
-    _check_none_lacks(files, contents, columns, label, "or give label=''")
-    # One member of that extension for each sample, in the order of samples.
-    if all(bool(shard.labels[1].all()) for shard in contents):
-        return None, np.concatenate([shard.labels[0] for shard in contents])
-    texts = [shard.labels[2][i] for shard in contents for i in range(len(shard.at))]
-    return shards.number_classes(texts, lambda text: text.encode("utf-8", "surrogateescape"))

@@ -29,10 +29,8 @@ import numpy as np
 from ...engine.store import Listing
 from ...errors import FormatError
 from ...extent import Int
-from ..fields import Field
-from ..layout import RowTable
 from ..table import Index
-from .shards import Scan
+from .shards import Scan, index_files
 
 KINDS = {
     "images": "jpg jpeg png gif bmp webp tif tiff ppm jp2",
@@ -56,18 +54,14 @@ _FOLDERS_LOOKED_AT = _FILES_LOOKED_AT = 4096
 def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
     """The index of the files below the scan.store's root, in ascending order of path bytes."""
     listing = scan.list_folder(extensions)
-    if not extensions:
-        _check_one_kind(listing)
+    if not extensions:  # looks at a few thousand of the files
+        mixture = _find_unlike_folders(listing) or _find_pairs(listing)
+        if mixture:
+            raise FormatError(f"{listing.files.root} holds {mixture}: {_OPEN_ONE_KIND}")
+        if stray := _find_stray(listing):
+            raise FormatError(f"{listing.files.root} holds {stray}: give extensions= of samples")
     classes, labels = _find_classes(listing)
-    return Index(
-        format="tree",
-        files=listing.files,
-        fields=(Field("data", np.dtype(np.uint8), None),),
-        layouts=(RowTable(None, None, listing.files.size),),
-        sources=listing.folders,
-        classes=classes,
-        label_column=labels,
-    )
+    return index_files("tree", listing.files, listing.folders, classes, labels)
 
 
 def _find_classes(listing: Listing) -> tuple[tuple[str, ...] | None, Int | None]:
@@ -75,30 +69,13 @@ def _find_classes(listing: Listing) -> tuple[tuple[str, ...] | None, Int | None]
     if not listing.folder.all():  # number 0 is the root: a file lies at the top
         return None, None
     tops = [listing.folders.name(folder).split("/", 1)[0] for folder in range(len(listing.folders))]
-    classes = sorted({top for top in tops if top}, key=_encode_name)
+    classes = sorted({*tops} - {""}, key=lambda name: name.encode("utf-8", "surrogateescape"))
     number = {name: label for label, name in enumerate(classes)}
     label_of_folder = np.array([number.get(top, 0) for top in tops], np.int64)
     return tuple(classes), label_of_folder.take(listing.folder)
 
 
-def _encode_name(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
-
-
 # -- several kinds of files ------------------------------------------------------------------------
-
-
-def _check_one_kind(listing: Listing) -> None:
-    """Raise FormatError if the files are of several kinds; looks at a few thousand of them."""
-    _check_annotations(listing)
-    if stray := _find_stray(listing):
-        raise FormatError(f"{listing.files.root} holds {stray}: give extensions= of samples")
-
-
-def _check_annotations(listing: Listing) -> None:
-    mixture = _find_unlike_folders(listing) or _find_pairs(listing)
-    if mixture:
-        raise FormatError(f"{listing.files.root} holds {mixture}: {_OPEN_ONE_KIND}")
 
 
 def _find_unlike_folders(listing: Listing) -> str:

@@ -195,25 +195,19 @@ def parse_sheet(path: str, data: bytes) -> VocSheet:
     sides = [_read_text(root.find("size"), name) or "0" for name in ("width", "height")]
     if not all(side.isdecimal() and len(side) < 10 for side in sides):
         raise FormatError(f"{path}: size: width and height are {sides}, no numbers of pixels")
-    entries = [_read_object(item) for item in root.findall("object")]
-    names, corners, *flags = (column.read(f"{path}: object", entries) for column in _OBJECT)
+    entries = []  # texts that are no numbers stay as they are
+    for item in root.findall("object"):
+        flags = {name: _read_text(item, name) or "0" for name in ("difficult", "truncated")}
+        numbers = {name: int(flag) if flag.isdecimal() else flag for name, flag in flags.items()}
+        box = [_read_number(_read_text(item.find("bndbox"), corner)) for corner in _CORNERS]
+        name = _read_text(item, "name")
+        entries.append({"id": name, "name": name or "", "bndbox": box, **numbers})
+    names, corners, *columns = (column.read(f"{path}: object", entries) for column in _OBJECT)
     boxes = np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
     if not all(names) or (boxes[:, 2:] < 0).any():
         raise FormatError(f"{path}: an object has no name, or a bndbox of negative size")
     width, height = map(int, sides)
-    return VocSheet(width, height, names, boxes.tolist(), *(values.tolist() for values in flags))
-
-
-def _read_object(item: ElementTree.Element) -> dict[str, Any]:
-    """Read an object: texts that are no numbers stay as they are."""
-    box = item.find("bndbox")
-    flags = {name: _read_text(item, name) or "0" for name in ("difficult", "truncated")}
-    return {
-        "id": _read_text(item, "name"),
-        "name": _read_text(item, "name") or "",
-        "bndbox": [_read_number(_read_text(box, corner)) for corner in _CORNERS],
-        **{name: int(flag) if flag.isdecimal() else flag for name, flag in flags.items()},
-    }
+    return VocSheet(width, height, names, boxes.tolist(), *(values.tolist() for values in columns))
 
 
 def _read_text(item: ElementTree.Element | None, name: str) -> str | None:
