@@ -250,7 +250,7 @@ def test_wrong_calls_and_files(tmp_path):
     path = tmp_path / "x.arrow"
     write(path, table, "stream", None)
     for options, message in (
-        ({"fields": ["x"]}, "no column 'x': its columns are text, n"),
+        ({"fields": ["x"]}, "no column 'x': it has text, n"),
         ({"label": "text"}, "labels are single integers"),
         ({"nulls": "none"}, "use 'error' or 'empty'"),
         ({"fields": ["n", "n"]}, "name each once"),

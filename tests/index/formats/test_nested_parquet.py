@@ -57,7 +57,7 @@ def test_nulls_in_lists(tmp_path):
     pq.write_table(table, path)
     dataset = penstock.open(path, index="memory")
     message = (
-        "row 1 there, which is sample 1 of the data: a value of column 't' is null: fill it, or "
+        "row 1, sample 1 of the data: a value of column 't' is null: fill it, or "
         r"make such empty with nulls='empty'$"
     )
     with pytest.raises(FormatError, match=message):
@@ -67,7 +67,7 @@ def test_nulls_in_lists(tmp_path):
     pq.write_table(pa.table({"n": rows}), path, row_group_size=3)
     dataset = penstock.open(path, index="memory", nulls="empty")
     assert dataset[2]["n"][1].tolist() == [2]
-    message = "row 0 there, which is sample 3 of the data: a value inside of a list of column 'n'"
+    message = "row 0, sample 3 of the data: a value inside of a list of column 'n'"
     with pytest.raises(FormatError, match=rf"{message} is null: fill it$"):
         dataset[4]
     mixed = penstock.mix([(penstock.open(path, index="memory"), 1), (dataset, 1)])
