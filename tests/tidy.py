@@ -90,7 +90,7 @@ BUDGETS = {
     "doctor": 1_290,
     "engine": 5_732,
     "images": 1_544,
-    "index": 13_071,
+    "index": 12_893,
     "loader": 6_134,
     "order": 2_635,
     "penstock_bench": 12_974,
