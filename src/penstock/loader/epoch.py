@@ -13,8 +13,8 @@ state never counts the batch ahead; an error of batch k+1 is raised at its turn.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..budget import Budget
 from ..errors import UsageError
@@ -24,6 +24,29 @@ from .workers import EpochTasks
 ReadyBatch = tuple[Any, int, int, int, int, int]
 """A batch, its step, its number of samples, the time at which it was ready, and the parts of the
 time until then: waiting for bytes, and for decoding. Times in ns."""
+
+
+@runtime_checkable
+class EpochLoader(Protocol):
+    """A loader of penstock: `Loader`, `torch.DataLoader`, `torch.DeviceLoader`, `jax.Loader`."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
+
+    def set_epoch(self, epoch: int) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+def check_loader(taker: str, loader: Any) -> EpochLoader:
+    """Return the loader that `taker` was given. Raises UsageError if it is none of penstock's."""
+    if isinstance(loader, type) or not isinstance(loader, EpochLoader):
+        given = loader.__name__ if isinstance(loader, type) else f"a {type(loader).__name__}"
+        raise UsageError(f"{taker} was given {given}: give a Loader or a DataLoader of penstock")
+    return loader
 
 
 class BatchSource(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.utils.data
 
-from .epoch_loader import EpochLoader, check_loader
+from ..loader.epoch import EpochLoader, check_loader
 
 
 class ComposerBatches(torch.utils.data.IterableDataset[Any]):

@@ -6,7 +6,7 @@ from typing import Any
 
 import grain
 
-from .epoch_loader import EpochLoader, check_loader
+from ..loader.epoch import EpochLoader, check_loader
 
 
 class LoaderIterDataset(grain.IterDataset[Any]):

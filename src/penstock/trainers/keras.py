@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from ..errors import UsageError
-from .epoch_loader import check_loader
+from ..loader.epoch import check_loader
 
 
 class KerasData(keras.utils.PyDataset):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import StateError
-from .epoch_loader import EpochLoader, check_loader
+from ..loader.epoch import EpochLoader, check_loader
 
 
 def _import_lightning() -> Any:

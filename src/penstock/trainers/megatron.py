@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
-from .epoch_loader import EpochLoader, check_loader
+from ..loader.epoch import EpochLoader, check_loader
 
 
 class MegatronBatches:

@@ -21,7 +21,7 @@ from ..dataset.dataset import open as open_dataset
 from ..dataset.fields import Ragged
 from ..errors import UsageError
 from ..loader.batch import BatchReader
-from .epoch_loader import check_loader
+from ..loader.epoch import check_loader
 
 _file_name = "penstock_loader.json"
 _block_bytes = 32 << 20

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchdata import nodes
 
-from .epoch_loader import check_loader
+from ..loader.epoch import check_loader
 
 
 class LoaderNode(nodes.BaseNode[Any]):
