@@ -177,9 +177,11 @@ class Checkpoints:
         step = check_whole("step", step, 0)
         if loader is not None and not hasattr(loader, "state_dict"):
             check_kind("loader", loader, dict, "an object with state_dict, or such a state")
-        if self.busy == "skip" and self._is_busy():
-            self.skipped += 1
-            return False
+        if self.busy == "skip":
+            is_under_way = self._task is not None and self._task.is_alive()
+            if any(self._train_ranks.run_together(lambda: is_under_way)):
+                self.skipped += 1
+                return False
         if self._task is not None or self._failure is not None:
             self._wait_until(None, held=True)
         self._count += 1
@@ -209,21 +211,17 @@ class Checkpoints:
             self._task = BackgroundThread("penstock-checkpoint", lambda: self._finish_save(save))
             self._task.start_awaited()
         except BaseException:
-            self._drop_save()
+            if self._task is None or self._task.call_off():  # it has not started: nothing stays
+                self._task = None
+                self._fence.take_down()
+                if self._save is not None:
+                    self._save.free_memory()
             raise
         if isinstance(snapshot, Exception):
             self._wait_until(None, held=True, raises=False)
             self._failure = None  # it is this one, as the ranks tell it
             raise snapshot
         return True
-
-    def _drop_save(self) -> None:
-        """Leave nothing of a save whose thread has not started."""
-        if self._task is None or self._task.call_off():
-            self._task = None
-            self._fence.take_down()  # nobody else would
-            if self._save is not None:
-                self._save.free_memory()
 
     def attach(self, optimizer: Any) -> None:
         """Let later saves copy the tensors that only this optimizer of torch changes behind
@@ -247,11 +245,6 @@ class Checkpoints:
         self.wait()
         _, cuts = divide_state(state, None, self.place, per_rank)
         self._staging.reserve(sum(cut.padded_bytes for cut in cuts))
-
-    def _is_busy(self) -> bool:
-        """Return True if an earlier save is under way on any rank."""
-        is_under_way = self._task is not None and self._task.is_alive()
-        return any(self._train_ranks.run_together(lambda: is_under_way))
 
     def _finish_save(self, save: Save) -> Exception | None:
         """Finish a save in the thread behind training. With tiers, it is held, and drained later.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..budget import Budget
 from ..errors import FormatError, MissingError, StorageError
@@ -297,19 +297,12 @@ def open_tiers(
 ) -> tuple[Tiers, str | None]:
     """Lock the tiers, and commit the saves held on them. Returns the tiers, now empty, and the
     attempt of the last checkpoint."""
-    tiers = Tiers.open(local, target.repository.path, ranks, writer, storage)
+    tiers = Tiers(local, target.repository.path, ranks, writer, storage)
     try:
         return tiers, recover_held_saves(tiers, target, ranks, budget)
     except BaseException:
         tiers.close()
         raise
-
-
-class _HeldParts(NamedTuple):
-    """The parts of a save on tiers. folders: by shard, the rank that has it, and its folder."""
-
-    held: HeldSave | None
-    folders: dict[ShardEntry, tuple[int, str]]
 
 
 def recover_held_saves(
@@ -323,18 +316,25 @@ def recover_held_saves(
     taken the repository over: then the tiers are left as they are. StorageError if the repository
     cannot be written, or it cannot be told what was committed last: the saves stay held then.
     """
-    last, newest, by_attempt = _find_held_saves(tiers, target, ranks)
-    for attempt in sorted(by_attempt, key=Attempt.parse):
-        held, folders = by_attempt[attempt]
-        if held is None or _is_committed(attempt, last):
+    last, newest, held_saves, folders = _find_held_saves(tiers, target, ranks)
+    for attempt in sorted(held_saves, key=Attempt.parse):
+        held = held_saves[attempt]
+        if _is_committed(attempt, last):
             continue
-        if not (newest or _is_next(attempt, held.after, last)):
-            _warn_uncommitted(target, held, "another checkpoint was committed since")
-        elif _commit_held_save(held, folders, target, ranks, budget):
+        # The next after the last that was committed, or a later one of the same job, held while the
+        # saves between were still on their way.
+        if not (newest or last == held.after or _is_committed(last, attempt)):
+            why = "another checkpoint was committed since"
+        elif _commit_held_save(held, folders[attempt], target, ranks, budget):
             last, newest = attempt, False
+            continue
         else:
             why = "shards of it are missing: were they on a host that this job does not have?"
-            _warn_uncommitted(target, held, why)
+        if target.place.rank == 0:
+            step = held.index.step
+            target.repository.storage.warn(
+                f"step {step} was held on tiers and is not committed: {why}"
+            )
 
     def clear() -> None:
         tiers.clear()
@@ -347,9 +347,10 @@ def recover_held_saves(
 
 def _find_held_saves(
     tiers: Tiers, target: SaveTarget, ranks: Ranks
-) -> tuple[str | None, bool, dict[str, _HeldParts]]:
-    """Return the last attempt in the repository, True if its index is lost, and the parts on tiers
-    by attempt. StorageError if a save is held, and that index is damaged on its way."""
+) -> tuple[str | None, bool, dict[str, HeldSave], dict[str, dict[ShardEntry, tuple[int, str]]]]:
+    """Return the last attempt in the repository, True if its index is lost, and by attempt the
+    saves on tiers, and of each shard there the rank that has it, and its folder. StorageError if a
+    save is held, and that index is damaged on its way."""
 
     def look() -> Any:
         if target.lock is not None:
@@ -368,18 +369,19 @@ def _find_held_saves(
         return [list(last), described]
 
     rank_rows = ranks.run_together(look)
-    by_attempt: dict[str, _HeldParts] = {}
-    for rank, (_, folders) in enumerate(rank_rows):
-        for attempt, folder, rows, document in folders:
-            parts = by_attempt.setdefault(attempt, _HeldParts(None, {}))
+    held_saves: dict[str, HeldSave] = {}
+    folders: dict[str, dict[ShardEntry, tuple[int, str]]] = {}
+    for rank, (_, described) in enumerate(rank_rows):
+        for attempt, folder, rows, document in described:
+            shard_folders = folders.setdefault(attempt, {})
             for row in rows:
-                parts.folders.setdefault(ShardEntry(*row), (rank, folder))
+                shard_folders.setdefault(ShardEntry(*row), (rank, folder))
             if document is not None:
-                by_attempt[attempt] = parts._replace(held=HeldSave.decode(document, folder))
+                held_saves[attempt] = HeldSave.decode(document, folder)
     last = LastAttempt(*rank_rows[0][0])
-    if last.damage and any(parts.held is not None for parts in by_attempt.values()):
+    if last.damage and held_saves:
         raise StorageError(f"{last.damage}, and start the job again: what is held stays held")
-    return last.attempt, last.is_lost, by_attempt
+    return last.attempt, last.is_lost, held_saves, folders
 
 
 def _commit_held_save(
@@ -404,22 +406,9 @@ def _commit_held_save(
     return True
 
 
-def _is_next(attempt: str, after: str | None, last: str | None) -> bool:
-    """Return True if a save is the next after the last that was committed, or a later one of the
-    same job, held while the saves between were still on their way."""
-    return last == after or _is_committed(last, attempt)
-
-
 def _is_committed(attempt: str | None, last: str | None) -> bool:
     """Return True if a save is the last that was committed, or an earlier one of the same job."""
     if attempt is None or last is None:
         return False
     save, newest = Attempt.parse(attempt), Attempt.parse(last)
     return save.session == newest.session and save.number <= newest.number
-
-
-def _warn_uncommitted(target: SaveTarget, held: HeldSave, why: str) -> None:
-    if target.place.rank == 0:
-        target.repository.storage.warn(
-            f"step {held.index.step} was held on tiers and is not committed: {why}"
-        )

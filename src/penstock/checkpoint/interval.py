@@ -82,13 +82,8 @@ class Costs:
     def failure_steps(self, mtbf_s: float) -> int:
         """Count the steps between saves with which most work lasts."""
         before = max(1, math.floor(find_best_work_s(self.lost_s, mtbf_s) / self.step_s))
-        return max(before, before + 1, key=lambda steps: self._compute_lasting_part(steps, mtbf_s))
-
-    def _compute_lasting_part(self, steps: int, mtbf_s: float) -> float:
-        """Compute the part of a job's time that goes into steps that last, if the job starts again
-        at once."""
-        work_s = steps * self.step_s
-        return self.commits(steps, mtbf_s) * work_s / mtbf_s
+        # Compares the steps that last, if the job starts again at once.
+        return max(before, before + 1, key=lambda steps: self.commits(steps, mtbf_s) * steps)
 
     def commits(self, steps: int, mtbf_s: float) -> float:
         """Compute the saves that are committed between two failures, on average.

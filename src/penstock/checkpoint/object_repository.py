@@ -298,7 +298,12 @@ class NumberedObjects:
             heads = ask_service(self.url, lambda: self.storage.fetch_objects(keys, _HEAD_BYTES))
         known: dict[ObjectInfo, NumberedObject | None] = dict(self._known)
         for (number, info), head in zip(new, heads, strict=True):
-            known[info] = _describe(number, info, head)
+            known[info] = None
+            if head is not None:
+                step, attempt = -1, "" if is_claim(head) else None
+                if parsed := _HEAD.match(head):
+                    step, attempt = int(parsed[1]), parsed[2].decode()
+                known[info] = NumberedObject(number, step, attempt, info.written_s)
         listed = {info: commit for _, info in numbered if (commit := known[info])}
         self._known = {info: one for info, one in listed.items() if one.attempt is not None}
         return sorted(folders), [*listed.values()]
@@ -367,18 +372,6 @@ class NumberedObjects:
 def is_claim(data: bytes) -> bool:
     """Return True for the claim of a job, or its head."""
     return data.startswith(_CLAIM)
-
-
-def _describe(number: int, info: ObjectInfo, head: bytes | None) -> NumberedObject | None:
-    """Describe a numbered object by its head; None if it is gone."""
-    if head is None:
-        return None
-    if is_claim(head):
-        return NumberedObject(number, -1, "", info.written_s)
-    match = _HEAD.match(head)
-    if match is None:
-        return NumberedObject(number, -1, None, info.written_s)
-    return NumberedObject(number, int(match[1]), match[2].decode(), info.written_s)
 
 
 class Claim:

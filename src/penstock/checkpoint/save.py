@@ -329,7 +329,11 @@ class Save:
 
     def write_shard(self, tier: int = REPOSITORY, flush: Flush | None = None) -> WrittenShard:
         """Write this rank's shard to the repository, or to a tier."""
-        copy, name, repository = self._copy, self._shard_name, self.target.repository
+        copy, name, repository = (
+            self._copy,
+            f"rank-{self.target.place.rank}.shard",
+            self.target.repository,
+        )
         blocks, memory, flush = copy.parts.blocks, copy.staged.memory, flush or self.flush
         pieces, at = [], 0
         for cut, crc in zip(copy.cuts, copy.staged.checksums, strict=True):
@@ -347,10 +351,6 @@ class Save:
         self.flush.check()
         sums = json.dumps(copy.sums) if self.target.place.world_size > 1 else ""
         return WrittenShard(entry, hashlib.sha256(sums.encode()).hexdigest(), tier)
-
-    @property
-    def _shard_name(self) -> str:
-        return f"rank-{self.target.place.rank}.shard"
 
     # -- held --------------------------------------------------------------------------------------
 

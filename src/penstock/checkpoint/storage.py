@@ -246,7 +246,7 @@ class _LockFile:
         except BaseException:
             os.close(self._file)
             raise
-        self._finalizer = weakref.finalize(self, os.close, self._file)
+        self._finalizer = weakref.finalize(self, _close, self._file)
         self._finalizer.atexit = False  # the end of the process lets others write, not before
         _lock_files.add(self)
 
@@ -269,6 +269,11 @@ class _LockFile:
 
 
 _lock_files: weakref.WeakSet[_LockFile] = weakref.WeakSet()
+
+
+def _close(file: int) -> None:
+    with contextlib.suppress(OSError):  # a file system that is gone has no lock any more
+        os.close(file)
 
 
 def _release_locks() -> None:

@@ -25,7 +25,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..arguments import check_fields, file_path, whole
 from ..engine.atomic_file import storage_errors
@@ -233,7 +233,7 @@ class HeldSave:
 
 
 class Tiers:
-    """The tiers of a host, as one of its ranks sees them. All ranks of a job `open` it at once.
+    """The tiers of a host, as one of its ranks sees them. All ranks of a job make it at once.
 
     The lowest of the ranks that name the same tiers leads them: it holds their locks, measures
     their room, and lists the saves held before. A tier that cannot be written is left out, with a
@@ -244,51 +244,45 @@ class Tiers:
         self,
         tiers: Sequence[LocalTier],
         repository_path: str,
-        rank: int,
+        ranks: Ranks,
         writer: bytes,
         storage: CheckpointStorage | None = None,
     ) -> None:
+        """Make the tiers, and lock them. writer: names the process and the session of the job."""
         self.storage = storage or CheckpointStorage(is_shared=False)
         self.paths = [os.path.abspath(tier.path) for tier in tiers]
         self._bytes_max = [tier.bytes for tier in tiers]
-        self.rank, self._writer = rank, writer
+        self.rank = ranks.place.rank
         self._repository_id = f"{zlib.crc32(repository_path.encode()):08x}"
         self._locks: list[FolderLock] = []
         self._warned: set[int] = set()
         self.rates = Rates([REPOSITORY, *range(len(tiers))])
-        self.group: list[int] = []
+        identities = ranks.run_together(self._identify)
+        self.group = [r for r, other in enumerate(identities) if other == identities[self.rank]]
         """Ranks that name these tiers."""
-        self.leading = False
-        self._left_out: set[int] = set()
+        self.leading = self.group[0] == self.rank
 
-    @classmethod
-    def open(
-        cls,
-        tiers: Sequence[LocalTier],
-        repository_path: str,
-        ranks: Ranks,
-        writer: bytes,
-        storage: CheckpointStorage | None = None,
-    ) -> Self:
-        """Make the tiers, and lock them. writer: names the process and the session of the job."""
-        opened = cls(tiers, repository_path, ranks.place.rank, writer, storage)
-        identities = ranks.run_together(opened._identify)
-        own = identities[opened.rank]
-        opened.group = [rank for rank, other in enumerate(identities) if other == own]
-        opened.leading = opened.group[0] == opened.rank
+        def take_locks() -> list[int]:
+            """Take the locks. Returns the tiers that cannot be written."""
+            left_out = []
+            for number, path in enumerate(self.paths if self.leading else ()):
+                try:
+                    self._locks.append(FolderLock(self.storage, path, writer))
+                except StorageError as error:
+                    self.record_failure(number, error)
+                    left_out.append(number)
+            return left_out
+
         try:
-            out_rows = ranks.run_together(opened._take_locks)
+            self._left_out = set(ranks.run_together(take_locks)[self.group[0]] or ())
         except BaseException:
-            opened.close()
+            self.close()
             raise
-        opened._left_out = set(out_rows[opened.group[0]] or ())
-        return opened
 
     def _identify(self) -> list[Any]:
         """Make the folders of the tiers, and return values that are equal in ranks with the same
         tiers."""
-        host = self.storage.identify_host()
-        identities: list[Any] = []
+        identities: list[Any] = [self.storage.identify_host()]
         for number, path in enumerate(self.paths):
             try:
                 with storage_errors(path, "try again"):
@@ -296,18 +290,7 @@ class Tiers:
             except StorageError as error:
                 self.record_failure(number, error)
                 identities.append(path)
-        return [host, identities]
-
-    def _take_locks(self) -> list[int]:
-        """Take the locks. Returns the tiers that cannot be written."""
-        left_out = []
-        for number, path in enumerate(self.paths if self.leading else ()):
-            try:
-                self._locks.append(FolderLock(self.storage, path, self._writer))
-            except StorageError as error:
-                self.record_failure(number, error)
-                left_out.append(number)
-        return left_out
+        return identities
 
     def record_failure(self, number: int, error: Exception) -> None:
         """Record that a tier failed: it is not used for some time. Warns once."""
