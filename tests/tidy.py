@@ -82,7 +82,7 @@ them."""
 BUDGETS = {
     "": 1_775,
     "cache": 4_059,
-    "checkpoint": 6_667,
+    "checkpoint": 6_625,
     "cli": 2_373,
     "convert": 2_721,
     "dataset": 4_824,
