@@ -34,6 +34,13 @@ def thinned(cases: Iterable[Any], often: int = 1) -> Iterable[Any]:
     return islice(cases, 0, None, max(1, CASES // often // settings().max_examples))
 
 
+def stride(coarse: int) -> Any:
+    """Mark a parameter `stride` of a test that tries places of a run: `coarse` for `make test`, and
+    a long one that tries each place, or every fifth where properties have fewer examples."""
+    fine = 1 if settings().max_examples >= CASES else min(5, coarse - 1)
+    return pytest.mark.parametrize("stride", [coarse, pytest.param(fine, marks=pytest.mark.long)])
+
+
 def fraction(divisor: int) -> settings:
     """Settings of a property that takes long: so many times fewer examples than others have."""
     return settings(max_examples=max(1, settings().max_examples // divisor))

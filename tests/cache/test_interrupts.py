@@ -20,6 +20,7 @@ from penstock.loader import epoch, step_reader
 from penstock.loader import sources as engine_source
 from penstock.loader import step_reader as ticket_router
 from tests.interrupts import interrupt
+from tests.slices import stride
 
 _modules = (
     *(disk_tier, engine, join, slab, threading),
@@ -48,7 +49,7 @@ def walk_on(loader: penstock.Loader, place: int) -> None:
     assert seen == [list(range(24))], f"place {place}"
 
 
-@pytest.mark.parametrize("stride", [127, pytest.param(1, marks=pytest.mark.long)])
+@stride(127)
 @pytest.mark.parametrize("disk", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_an_interrupt_at_any_place_leaves_the_cache_usable(
     tmp_path: Path, disk: bool, stride: int
@@ -103,7 +104,7 @@ def list_descriptors() -> list[str]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.long)])
+@stride(11)
 def test_an_interrupt_while_a_node_joins_leaves_nothing(tmp_path: Path, stride: int) -> None:
     """Wherever an interrupt comes while the first batch joins a cache with a disk: the loader finds
     its folder free, and once it is closed no thread and no descriptor is left.

@@ -29,10 +29,11 @@ from penstock.checkpoint.staging import Fence, Staging
 from penstock.engine import threads
 from penstock.errors import StalledError, StorageError
 from tests.interrupts import end_in_thread, interrupt
+from tests.slices import stride
 
 _patience_s = 240.0  # a guard against hanging, not a measure
-_some = pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.long)])
-_most = pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.long)])
+_some = stride(17)
+_most = stride(3)
 
 
 def build_state(step: int) -> dict[str, Any]:

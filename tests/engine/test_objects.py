@@ -42,7 +42,7 @@ from tests.command import run
 from tests.index.formats.writers import write_mds
 from tests.interrupts import end_in_thread, interrupt
 from tests.services import KEY, S3, SECRET, Fault, Proxy, environment, moto, object_server, served
-from tests.slices import first, thinned
+from tests.slices import first, stride, thinned
 
 Use = Callable[[int], None]
 
@@ -632,7 +632,7 @@ def test_close_waits_for_the_last_copy(s3: S3, use: Use) -> None:
         assert contents["part 1"][:9000] in slow.tobytes()
 
 
-@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.long)])
+@stride(5)
 def test_an_interrupted_close_closes_when_called_again(s3: S3, use: Use, stride: int) -> None:
     """Wherever it comes, with a request that waits and a copy under way that ends later."""
     place, interrupted = 0, True

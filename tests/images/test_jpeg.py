@@ -20,6 +20,7 @@ from penstock._core import (
     find_jpeg_positions,
     parse_jpeg_header,
 )
+from tests.slices import stride
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -213,7 +214,7 @@ def pictures() -> Iterator[bytes]:
     yield encode(pixels, quality=60, subsampling=2, restart_marker_blocks=3)
 
 
-@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.long)])
+@stride(9)
 def test_files_that_are_cut_give_the_pixels_or_an_error(stride: int) -> None:
     """A file cut at any byte gives all pixels, or an error at the byte where it ends; with
     positions all pixels of the rows that are there, or says that the positions do not fit."""

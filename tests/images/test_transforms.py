@@ -19,6 +19,7 @@ from penstock import images, limits
 from penstock._core import count_resample_kernels, resample
 from penstock.errors import DecodeError, LimitError, UsageError
 from tests.images import pictures
+from tests.slices import stride
 
 JPEG = pictures.encode(pictures.paint(97, 61, 1), quality=90)
 
@@ -175,7 +176,7 @@ def test_transforms_can_be_copied() -> None:
         assert (other(JPEG, penstock.rng(1, 2, 3)) == expected).all()
 
 
-@pytest.mark.parametrize("stride", [61, pytest.param(1, marks=pytest.mark.long)])
+@stride(61)
 @pytest.mark.parametrize("kind", ["4:4:4", "4:2:0", "grey", "restart", "progressive", "PNG"])
 def test_truncations_give_the_error_or_the_same_pixels(kind: str, stride: int) -> None:
     """A file cut anywhere is a DecodeError, or no pixel depends on what is missing."""

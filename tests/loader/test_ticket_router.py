@@ -18,7 +18,7 @@ from penstock.loader import sources as engine_source
 from penstock.loader import step_reader as ticket_router
 from penstock.loader.step_reader import TicketRouter
 from tests.interrupts import interrupt
-from tests.slices import first
+from tests.slices import first, stride
 
 _patience_s = 240.0  # a guard against hanging, not a measure
 
@@ -157,7 +157,7 @@ def count(batch: Any) -> int:
     return len(batch.ids if isinstance(batch, penstock.Batch) else batch)
 
 
-@pytest.mark.parametrize("stride", [23, pytest.param(1, marks=pytest.mark.long)])
+@stride(23)
 @pytest.mark.parametrize("decode", first(1, [None, lambda sample: int(sample["data"][0])]))
 def test_an_interrupt_at_any_place_leaves_nothing_waiting(
     tmp_path: Path, decode: Any, stride: int
