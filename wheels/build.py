@@ -41,9 +41,10 @@ def main() -> None:
     if not any(each.threaded for each in interpreters):
         print("free-threaded: none here, so no such wheel is built", flush=True)
     for architecture in asked.architecture or ARCHITECTURES:
+        core = build_core(architecture, asked.jobs)
         for interpreter in choose_builders(interpreters):
             started = time.monotonic()
-            wheel = build_wheel(interpreter, architecture, asked.jobs)
+            wheel = build_wheel(interpreter, architecture, core, asked.jobs)
             size = wheel.stat().st_size / 1e6
             print(f"{wheel.name}: {size:.2f} MB, {time.monotonic() - started:.0f} s", flush=True)
 
@@ -54,14 +55,14 @@ def choose_builders(interpreters: list[Interpreter]) -> list[Interpreter]:
     return [each for each in interpreters if not each.is_stable] + stable
 
 
-def build_wheel(interpreter: Interpreter, architecture: str, jobs: int) -> Path:
+def build_wheel(interpreter: Interpreter, architecture: str, core: Path, jobs: int) -> Path:
     """Build, split, repair and check one wheel; return where it lies in `dist`."""
     name = f"{interpreter.tag}{'t' * interpreter.threaded}-{architecture}"
     folder = WORK / name
     raw = folder / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True)
-    compiled = _compile(interpreter, architecture, folder, jobs)
+    compiled = _compile(interpreter, architecture, core, folder, jobs)
     stripped = take_symbols(compiled, folder / "split")
     repaired = folder / "repaired"
     shutil.rmtree(repaired, ignore_errors=True)
@@ -108,14 +109,31 @@ def check_wheel(wheel: Path) -> None:
 # -- compiling -------------------------------------------------------------------------------------
 
 
-def _compile(interpreter: Interpreter, architecture: str, folder: Path, jobs: int) -> Path:
+def build_core(architecture: str, jobs: int) -> Path:
+    """Compile the libraries of the core, which know no Python, for one processor; their folder."""
+    folder = WORK / f"core-{architecture}"
+    settings = {
+        "CMAKE_TOOLCHAIN_FILE": write_toolchain(architecture),
+        "CMAKE_BUILD_TYPE": "Release",
+        "PENSTOCK_SYMBOLS": "ON",
+        "PENSTOCK_PYTHON": "OFF",
+    }
+    defined = [f"-D{name}={value}" for name, value in settings.items()]
+    _run(TOOLS / "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", *defined)
+    _run(TOOLS / "cmake", "--build", folder, "--parallel", str(jobs))
+    return folder
+
+
+def _compile(
+    interpreter: Interpreter, architecture: str, core: Path, folder: Path, jobs: int
+) -> Path:
     python = _make_builder(interpreter)
     settings = {
-        # The core knows nothing of Python: compiled once, it serves the wheels of all interpreters.
-        "build-dir": WORK / f"cmake-{architecture}",
+        "build-dir": folder / "cmake",
         "install.strip": "false",
         "cmake.define.CMAKE_TOOLCHAIN_FILE": write_toolchain(architecture),
         "cmake.define.PENSTOCK_SYMBOLS": "ON",
+        "cmake.define.PENSTOCK_BUILT": core,
     }
     if interpreter.is_stable:
         settings["wheel.py-api"] = interpreter.tag
