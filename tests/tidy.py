@@ -81,14 +81,14 @@ them."""
 
 BUDGETS = {
     "": 1_775,
-    "cache": 4_059,
+    "cache": 4_056,
     "checkpoint": 6_625,
     "cli": 2_373,
     "convert": 2_721,
     "dataset": 4_824,
     "demo": 468,
     "doctor": 1_290,
-    "engine": 5_732,
+    "engine": 5_700,
     "images": 1_544,
     "index": 12_893,
     "loader": 6_134,

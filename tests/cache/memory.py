@@ -73,8 +73,7 @@ class MemoryPeer(Peer):
         for _ in range(len(self._inbox)):
             self._inbox.popleft()(self)
         for fetch in self._find_overdue():
-            self._end_fetch(fetch, Reason.TIMEOUT)
-            self._ask(fetch.node)
+            self._end(fetch, Reason.TIMEOUT)
         return self._report()
 
     def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
@@ -111,8 +110,7 @@ class MemoryPeer(Peer):
         fetch.start(refused)
         for part in parts:
             fetch.take(part)
-        self._end_fetch(fetch)
-        self._ask(fetch.node)
+        self._end(fetch)
 
     def _lose(self, node: int) -> None:
         for fetch in self._fetches_of(node):

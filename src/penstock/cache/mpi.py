@@ -349,10 +349,6 @@ class MPIPeer(MessagePeer):
         if fetch is None:
             other.unwanted[tag] += header.start if header.kind == ANSWER else 0
             return
-        if header.kind == REFUSAL:
-            self._counters["refused"] += 1
-            self._end(fetch, Reason.REFUSED)
-            return
         if tag in other.begun:
             raise PeerProtocolError("malformed", header.ticket)
         self._start_answer(fetch, header, mask)

@@ -334,6 +334,11 @@ class Peer:
         failures = fetch.refused if reason is None else np.arange(len(fetch.keys))
         self._ended.append(PeerCompletion(fetch.ticket, failures, reason))
 
+    def _end(self, fetch: Fetch, reason: Reason | None = None) -> None:
+        """End a fetch, and send the next ones to its node."""
+        self._end_fetch(fetch, reason)
+        self._ask(fetch.node)
+
     def _find_overdue(self) -> list[Fetch]:
         """Find the fetches from nodes that have been silent for too long."""
         now_ns = self._clock.now_ns() if self._fetches else 0

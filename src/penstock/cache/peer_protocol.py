@@ -114,13 +114,18 @@ class MessagePeer(Peer):
             self._add_request(node, keys, lengths, header.ticket, way)
 
     def _find_asked(self, node: int, header: PeerHeader) -> Fetch | None:
-        """Return the fetch that a node answers or refuses, or None if it was reported before."""
+        """Return the fetch that a node answers; None if the node refuses, which ends the fetch, or
+        if it was reported before."""
         fetch = self._fetches.get(header.ticket)
         if fetch is None and header.ticket < self._submitted:
             self._counters["late"] += header.kind == ANSWER and not self._closed
             return None
-        if self._find_sent(node, header.ticket) is None:
+        if self._find_sent(node, header.ticket) is None or fetch is None:
             raise PeerProtocolError("malformed")  # nobody asked this node for that
+        if header.kind == REFUSAL:
+            self._counters["refused"] += 1
+            self._end(fetch, Reason.REFUSED)
+            return None
         return fetch
 
     def _find_sent(self, node: int, ticket: int | None) -> Fetch | None:

@@ -355,10 +355,6 @@ class ZeroMQPeer(MessagePeer):
         ticket, fetch = header.ticket, self._find_asked(link.node, header)
         if fetch is None:
             return
-        if header.kind == REFUSAL:
-            self._counters["refused"] += 1
-            self._end(fetch, Reason.REFUSED)
-            return
         if header.kind == ANSWER and len(frames) >= 2:
             self._start_answer(fetch, header, frames[1].buffer)
             data = frames[2:]
@@ -373,11 +369,6 @@ class ZeroMQPeer(MessagePeer):
             fetch.take(frame.buffer)
         if fetch.is_complete:
             self._end(fetch)
-
-    def _end(self, fetch: Fetch, reason: Reason | None = None) -> None:
-        """End a fetch, and send the next ones to its node."""
-        self._end_fetch(fetch, reason)
-        self._ask(fetch.node)
 
     # -- answering -----------------------------------------------------------------------------
 

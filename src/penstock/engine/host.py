@@ -288,11 +288,13 @@ def time_reads(
     small = ready(small)
     count = len(small.file)
     singles = min(_single_most, max(1, count // 2))
-    latencies = [seconds for seconds, _ in _read(engine, small, fault, 0, singles, 1, 1)]
-    latency_s = float(np.median(latencies))
+    single = _time_tickets(engine, small, fault, range(singles), 1, in_flight=1)
+    latency_s = float(np.median(single.seconds))
     per_ticket = _per_ticket if latency_s < 0.002 else max(8, -(-queue // _in_flight))
-    rate = _measure(engine, small, fault, singles if count > 1 else 0, per_ticket)
-    bandwidth = _measure(engine, ready(large), fault, 0, 1)
+    rest = range(singles if count > 1 else 0, count)
+    rate = _time_tickets(engine, small, fault, rest, per_ticket)
+    large = ready(large)
+    bandwidth = _time_tickets(engine, large, fault, range(len(large.file)), 1)
     return ProbeResult(
         latency_s * 1e9,
         rate.reads / rate.took_s,
@@ -330,82 +332,59 @@ def measure_copying(threads: int = 1) -> float:
     return float(sum(copied) / (max(ends_s) - min(starts_s)))
 
 
-class _Rate(NamedTuple):
+class _TimedReads(NamedTuple):
+    """Reads in tickets: the seconds that each ticket took, and totals."""
+
+    seconds: list[float]
     reads: int
     read_bytes: int
     took_s: float
 
 
-def _measure(engine: Engine, extents: Extents, fault: Fault, first: int, per_ticket: int) -> _Rate:
-    """Measure with several tickets in flight, until the last one is reported."""
-    reads = read_bytes = 0
-    tickets = _read(engine, extents, fault, first, len(extents.file), per_ticket, _in_flight)
-    start_s = time.perf_counter()
-    for _, rows in tickets:
-        reads += rows.stop - rows.start
-        read_bytes += int(extents.length[rows].sum())
-    return _Rate(reads, read_bytes, max(1e-9, time.perf_counter() - start_s))
-
-
-def _read(
+def _time_tickets(
     engine: Engine,
     extents: Extents,
     fault: Fault,
-    first: int,
-    last: int,
+    rows: range,
     per_ticket: int,
-    in_flight: int,
-) -> Iterator[tuple[float, slice]]:
-    """Read the extents in tickets until the share of time is up, at least one ticket. Yields the
-    seconds that a ticket took, and its rows."""
+    in_flight: int = _in_flight,
+) -> _TimedReads:
+    """Read these extents in tickets until the share of time is up, at least one ticket."""
     longest = int(extents.length.max())
-    per_ticket = max(1, min(per_ticket, last - first, _ticket_bytes // max(1, longest)))
+    per_ticket = max(1, min(per_ticket, len(rows), _ticket_bytes // max(1, longest)))
     # Memory that was never written is slower: it is touched before the clock runs.
-    tickets = min(in_flight, -(-(last - first) // per_ticket))
+    tickets = min(in_flight, -(-len(rows) // per_ticket))
     free = [np.ones(per_ticket * longest, np.uint8) for _ in range(tickets)]
-    return _run_tickets(engine, extents, fault, first, last, per_ticket, free)
-
-
-def _run_tickets(
-    engine: Engine,
-    extents: Extents,
-    fault: Fault,
-    first: int,
-    last: int,
-    per_ticket: int,
-    free: list[Buffer],
-) -> Iterator[tuple[float, slice]]:
-    waiting: dict[int, tuple[float, slice, Buffer]] = {}
-    end_s = time.perf_counter() + _share_s
-    is_first = True
-    while first < last or waiting:
+    waiting: dict[int, tuple[float, range, Buffer]] = {}
+    seconds: list[float] = []
+    reads = read_bytes = 0
+    start_s = time.perf_counter()
+    while rows or waiting:
         now_s = time.perf_counter()
-        while first < last and free and (now_s < end_s or is_first):
-            rows = slice(first, min(last, first + per_ticket))
-            buffer, is_first, first = free.pop(), False, rows.stop
-            ticket = engine.submit(_build_requests(extents, rows), [buffer])
-            waiting[ticket] = (time.perf_counter(), rows, buffer)
-        if now_s >= end_s:
-            first = last
+        is_over = now_s >= start_s + _share_s
+        while rows and free and not (is_over and (seconds or waiting)):
+            part, rows, buffer = rows[:per_ticket], rows[per_ticket:], free.pop()
+            ticket = engine.submit(_build_requests(extents, part), [buffer])
+            waiting[ticket] = (time.perf_counter(), part, buffer)
+        if is_over:
+            rows = range(0)
         for ticket, failures in engine.poll(_poll_ns):
-            submitted_s, rows, buffer = waiting.pop(ticket)
+            submitted_s, part, buffer = waiting.pop(ticket)
             free.append(buffer)
             for failure in failures:
-                raise fault(extents, rows.start + failure.extent, failure.errno)
-            yield time.perf_counter() - submitted_s, rows
+                raise fault(extents, part.start + failure.extent, failure.errno)
+            seconds.append(time.perf_counter() - submitted_s)
+            reads += len(part)
+            read_bytes += int(extents.length[part.start : part.stop].sum())
+    return _TimedReads(seconds, reads, read_bytes, max(1e-9, time.perf_counter() - start_s))
 
 
-def _build_requests(extents: Extents, rows: slice) -> Requests:
-    length = extents.length[rows]
-    count = len(length)
-    return Requests(
-        extents.file[rows],
-        extents.offset[rows],
-        length,
-        np.zeros(count, np.uint32),
-        np.cumsum(length) - length,
-        np.arange(count + 1, dtype=np.int64),
-    )
+def _build_requests(extents: Extents, rows: range) -> Requests:
+    file, offset, length = extents.file, extents.offset, extents.length
+    some = slice(rows.start, rows.stop)
+    zeros, runs = np.zeros(len(rows), np.uint32), np.arange(len(rows) + 1, dtype=np.int64)
+    targets = np.cumsum(length[some]) - length[some]
+    return Requests(file[some], offset[some], length[some], zeros, targets, runs)
 
 
 def draw_large_extents(

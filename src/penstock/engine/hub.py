@@ -533,10 +533,8 @@ def _holds_all(snapshot: str, path: str, files: Mapping[str, HubFile]) -> bool:
     fixed = cut_at_special(path)
     below = fixed if fixed != path or not path else f"{path}/"
     wanted = [name for name in files if name == path or name.startswith(below)]
-    for name in wanted:
-        try:
-            if os.path.getsize(os.path.join(snapshot, name)) != files[name].size:
-                return False
-        except OSError:
-            return False
-    return bool(wanted)
+    try:
+        sizes = [os.path.getsize(os.path.join(snapshot, name)) for name in wanted]
+    except OSError:
+        return False
+    return bool(wanted) and sizes == [files[name].size for name in wanted]

@@ -234,11 +234,8 @@ class MirroredEngine:
         for first, last in itertools.pairwise(edges):
             a, b = int(runs[first]), int(runs[last])
             rows = np.arange(a, b)
-            parts.append(
-                _MirroredPart(
-                    ticket, _select_extents(requests, rows, runs[first : last + 1] - a), rows
-                )
-            )
+            some = _select_extents(requests, rows, runs[first : last + 1] - a)
+            parts.append(_MirroredPart(ticket, some, rows))
         return parts
 
     # -- what follows is called with the lock held ---------------------------------------------

@@ -73,22 +73,16 @@ def add_mirrors(files: Files, roots: Sequence[str]) -> Files:
     """
     mirrors = []
     for root in roots:
-        probed, errors = open_store(root).probe(replace(files, root=root, mirrors=()))
-        there = (errors == 0) & (probed.size == files.size)
-        if not there.any():
+        now, errors = open_store(root).probe(replace(files, root=root, mirrors=()))
+        is_there = (errors == 0) & (now.size == files.size)
+        if not is_there.any():
             raise UsageError(
                 f"mirrors: {root} has none of the {len(files):,} files below {files.root}, such as"
                 f" {files.name(0) if len(files) else ''!r} of {files.size[:1].sum():,} bytes: give"
                 " the folder that holds copies of them, under the same names"
             )
-        mirrors.append(
-            replace(
-                files,
-                root=probed.root,
-                size=np.where(there, probed.size, -1),
-                mtime_ns=probed.mtime_ns,
-            )
-        )
+        size = np.where(is_there, now.size, -1)
+        mirrors.append(replace(files, root=now.root, size=size, mtime_ns=now.mtime_ns))
     return replace(files, mirrors=tuple(mirrors))
 
 
