@@ -36,7 +36,7 @@ from penstock.engine.object_store import ObjectStore, parse_object_url
 from penstock.engine.protocol import Completion, Failure
 from penstock.engine.remote import RemoteEngine
 from penstock.engine.store import Posix
-from penstock.testing.reading import EngineRead, finish, random_bytes
+from penstock.testing.suite import EngineRead, finish, random_bytes
 from tests import warm
 from tests.command import run
 from tests.index.formats.writers import write_mds

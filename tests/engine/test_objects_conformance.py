@@ -21,7 +21,7 @@ from penstock.engine.remote import RemoteEngine
 from penstock.engine.request_queue import Aging
 from penstock.extent import Files
 from penstock.testing import EngineSuite
-from penstock.testing.reading import vanished_bytes
+from penstock.testing.suite import vanished_bytes
 from tests.engine.wrappers import Limited, Throttled, Traced
 from tests.held import busied
 from tests.services import S3, Fault, Proxy, environment, moto

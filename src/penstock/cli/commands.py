@@ -61,6 +61,7 @@ _SUMMARIES = {
     },
 }
 _MODULES = {"lengths": "index", "formats": "inspect", "tokenize": "convert", "top": "broker"}
+_MODULES |= {"demo": "doctor"}
 """Modules of the commands that have none of their name."""
 _APPLICATIONS = dict.fromkeys(("bench", "trace"), "bench")
 _APPLICATIONS |= dict.fromkeys(("simulate", "plan", "schedule"), "sim")

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from .formats import FormatSuite as FormatSuite
     from .formats import Written as Written
     from .peer import PeerSuite as PeerSuite
-    from .reading import EngineRead as EngineRead
-    from .reading import finish as finish
-    from .reading import write_files as write_files
     from .storage_queue import StorageQueueSuite as StorageQueueSuite
+    from .suite import EngineRead as EngineRead
+    from .suite import finish as finish
+    from .suite import write_files as write_files
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -53,7 +53,7 @@ else:
             "engine": "EngineSuite",
             "formats": "FormatSuite Written",
             "peer": "PeerSuite",
-            "reading": "EngineRead finish write_files",
+            "suite": "EngineRead finish write_files",
             "storage_queue": "StorageQueueSuite",
             "batch_peers": "same_batch",
         },

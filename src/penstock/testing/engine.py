@@ -21,8 +21,7 @@ from ..engine.protocol import Buffer, Completion, Engine
 from ..engine.request_queue import Aging, Purpose, Request, choose_next
 from ..errors import UsageError
 from ..extent import Requests
-from .reading import Contents, EngineRead, Extent, deadline_s, finish, random_bytes, second_ns
-from .suite import Suite
+from .suite import Contents, EngineRead, Extent, Suite, deadline_s, finish, random_bytes, second_ns
 
 
 def _join_extents(extents: Iterable[Extent], random: np.random.Generator) -> list[list[Extent]]:

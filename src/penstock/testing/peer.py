@@ -22,8 +22,7 @@ from .. import limits
 from ..cache.peer import Bytes, Keys, Peer, PeerCompletion, PeerRequest, Reason
 from ..engine.protocol import Buffer
 from ..errors import UsageError
-from .reading import deadline_s, random_bytes, second_ns
-from .suite import Suite
+from .suite import Suite, deadline_s, random_bytes, second_ns
 
 Answer = Callable[[Peer, PeerRequest], None]
 """Function by which a node answers a request."""

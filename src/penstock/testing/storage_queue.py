@@ -13,8 +13,7 @@ from ..clock import Clock, JumpingClock
 from ..engine.request_queue import Kind, Purpose
 from ..engine.storage_queue import StorageQueue, Turn
 from ..errors import UsageError
-from .reading import second_ns
-from .suite import Suite
+from .suite import Suite, second_ns
 
 _checked = settings(
     deadline=None,
