@@ -180,7 +180,7 @@ def list_save_calls(folder: Path) -> list[str]:
         checkpoints.save(2, state)
         sys.setprofile(None)
         checkpoints.wait()
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     return list(calls)
 
 
