@@ -284,7 +284,7 @@ def sample_traffic(
     """Trace the bytes of a policy. O(samples) for each step.
 
     Also returns notes: `hits`, the share of samples that needed no storage, and `effective`, see
-    `importance.ReplayOutcome`.
+    `SampledOutcome`.
     """
     scenario = workload.scenario
     nodes, rows = scenario.training.nodes, workload.steps

@@ -189,7 +189,7 @@ class FatTreeSpec(StrictModel):
 
 
 class RoutedSpec(StrictModel):
-    """A `routed_networks.RoutedNetwork`.
+    """A `networks.RoutedNetwork`.
 
     link_mb_s:     of a link between switches, each way.
     switch_nodes:  terminals of a switch; each holds a node, or a gateway.
@@ -209,7 +209,7 @@ class RoutedSpec(StrictModel):
 
 
 class DragonflySpec(RoutedSpec):
-    """A `routed_networks.Dragonfly`."""
+    """A `networks.Dragonfly`."""
 
     kind: Literal["dragonfly"]
     group_switches: Annotated[int, Field(ge=1, le=1024)]
@@ -232,7 +232,7 @@ class DragonflySpec(RoutedSpec):
 
 
 class TorusSpec(RoutedSpec):
-    """A `routed_networks.Torus`."""
+    """A `networks.Torus`."""
 
     kind: Literal["torus"]
     dims: Annotated[

@@ -21,7 +21,7 @@ from penstock.doctor.roofline import (
     estimate_roofline,
 )
 from penstock.errors import UsageError
-from penstock_bench.results.roofline import RunCounts, judge_run, staging_supply
+from penstock_bench.results.record import RunCounts, judge_run, staging_supply
 
 rates = st.floats(1e-3, 1e12)
 demands = st.builds(

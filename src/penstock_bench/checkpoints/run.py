@@ -1,7 +1,7 @@
 """Checkpoints of a workload: saved, loaded and timed, as DLIO names and divides them.
 
 A checkpoint is the folder `global_epoch<e>_step<s>` below `checkpoint.checkpoint_folder`, with the
-files that `checkpoint_shapes` lists. Contents differ from file to file and from step to step, so
+files that `shapes` lists. Contents differ from file to file and from step to step, so
 that no storage can write them only once. They can be made again from the seed, and `verify`
 compares with that.
 
@@ -65,7 +65,7 @@ class WorkloadCheckpoints:
     """Saves and loads the checkpoints of one rank.
 
     crew:     the ranks. Those of one host share its memory and page cache.
-    writer:   a name for `writer_named`, or a CheckpointWriter.
+    writer:   a name for `make_writer`, or a CheckpointWriter.
     scale:    of the elements of each tensor, above 0 and up to 1, to try a large model on a small
               machine; records state it.
     verify:   loaded bytes are compared with what was saved, outside of the time measured.

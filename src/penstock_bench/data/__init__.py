@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import MissingError, UsageError
+from penstock.index import missing_library
 
 if TYPE_CHECKING:
     from ..workload.sections import DatasetSpec
+
+
+def import_library(module: str, extra: str, what: str) -> Any:
+    """Import a module of a library. UsageError, with the extra of penstock that has the library, if
+    it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = {"PIL": "pillow"}.get(error.name or "", error.name or module)
+        raise missing_library(package, extra, what) from None
+
 
 PARTS = ("train", "valid")
 _COMPRESSED = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz"}

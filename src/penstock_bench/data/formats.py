@@ -33,10 +33,9 @@ from penstock.convert import (
 )
 from penstock.engine import AtomicFile, crc32c, storage_errors
 from penstock.errors import UsageError
-from penstock.index import missing_library
 
 from ..workload.sections import DatasetSpec
-from . import PARTS, index_path
+from . import PARTS, import_library, index_path
 from .samples import Bytes, SampleContents
 
 _PIECES_BYTES = 4 << 20
@@ -173,10 +172,7 @@ def _write_hdf5(part: AtomicFile, draft: Draft) -> None:
     Each holds all samples, or equal parts of their first dimension. HDF5 itself writes, except data
     in one piece of the file.
     """
-    try:
-        import h5py
-    except ModuleNotFoundError:
-        raise missing_library("h5py", "hdf5", "writing HDF5") from None
+    h5py = import_library("h5py", "hdf5", "writing HDF5")
     at = None
     with storage_errors(part.path), h5py.File(part.temporary, "w", libver="latest") as file:
         dsets = [
@@ -283,12 +279,9 @@ _PNG = {"compress_level": 1, "compress_type": zlib.Z_RLE}
 
 def _write_image(part: AtomicFile, draft: Draft) -> None:
     """Write a grey image of the size of a sample, one a file."""
-    try:
-        from PIL import Image
-    except ModuleNotFoundError:
-        raise missing_library("pillow", "images", "writing images") from None
+    images = import_library("PIL.Image", "images", "writing images")
     sample = next(draft.groups())[0]
-    image = Image.fromarray(np.atleast_2d(sample))
+    image = images.fromarray(np.atleast_2d(sample))
     options = _PNG if draft.data.format == "png" else {}
     with storage_errors(part.path):
         image.save(part.file, draft.data.format, **options)
@@ -345,10 +338,7 @@ _PAGE = 4096
 
 def _write_lmdb(part: AtomicFile, draft: Draft) -> None:
     """Write an environment: each sample a value, by keys that count over all files."""
-    try:
-        import lmdb
-    except ModuleNotFoundError:
-        raise missing_library("lmdb", "lmdb", "writing LMDB") from None
+    lmdb = import_library("lmdb", "lmdb", "writing LMDB")
     pages = draft.count * (-(-draft.sample_bytes // _PAGE) + 2) + 64
     with storage_errors(part.path):
         try:
@@ -373,11 +363,9 @@ def _write_parquet(part: AtomicFile, draft: Draft) -> None:
     A row is a sample. Row groups have the size asked for, and at most 128 MiB, as they are written
     from memory.
     """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError:
-        raise missing_library("pyarrow", "parquet", "writing Parquet") from None
+    parquet = import_library("pyarrow.parquet", "parquet", "writing Parquet")
+    import pyarrow
+
     columns, known = draft.columns or (draft,), draft.data.parquet
     names = [column.name for column in known.columns] or ["image"]
     types = [_choose_type(column) for column in columns]

@@ -34,8 +34,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import UsageError
-from penstock.index import missing_library
 from penstock.order import Order
+
+from . import import_library
 
 if TYPE_CHECKING:
     from ..workload.sections import DatasetSpec
@@ -140,11 +141,7 @@ def _lognormal(levels: Floats, sigma: float) -> Floats:
 
 
 def _import_special() -> Any:
-    try:
-        from scipy import special
-    except ModuleNotFoundError:
-        raise missing_library("scipy", "bench", "data of sizes that deviate") from None
-    return special
+    return import_library("scipy.special", "bench", "data of sizes that deviate")
 
 
 def _empirical(known: Floats, count: int) -> Floats:
@@ -361,10 +358,7 @@ def solve_potential(currents: Grid) -> Grid:
     left over is taken from all nodes alike. Nothing flows over the edge, so the cosines of the
     DCT-II diagonalise the mesh: the solution is one transform, a division and the transform back.
     """
-    try:
-        from scipy import fft
-    except ModuleNotFoundError:
-        raise missing_library("scipy", "bench", "a field of data") from None
+    fft = import_library("scipy.fft", "bench", "a field of data")
     axes = [2 - 2 * np.cos(np.pi * np.arange(size) / size) for size in currents.shape]
     conductance = axes[0][:, None] + axes[1][None, :]
     conductance[0, 0] = 1.0

@@ -14,14 +14,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from penstock.arguments import suggest
-from penstock.index import missing_library
-
-try:
-    from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
-except ModuleNotFoundError:
-    raise missing_library("pydantic", "bench", "a workload") from None
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
