@@ -93,7 +93,7 @@ BUDGETS = {
     "index": 12_893,
     "loader": 6_134,
     "order": 2_635,
-    "penstock_bench": 12_974,
+    "penstock_bench": 12_956,
     "penstock_sim": 6_886,
     "plan": 3_265,
     "ranks": 599,
