@@ -194,6 +194,9 @@ class RowTable:
         return _find_outside(self.file, self.offset, self.length, files)
 
 
+_PIECES = {"first": np.int64, "file": np.uint32, "offset": np.int64, "length": np.int64}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
     """Samples of several extents, laid end to end.
@@ -210,9 +213,7 @@ class Pieces:
     ends: Int = field(init=False)
 
     def __post_init__(self) -> None:
-        ends = np.zeros(len(self.length) + 1, np.int64)
-        np.cumsum(self.length, out=ends[1:])
-        object.__setattr__(self, "ends", ends)
+        object.__setattr__(self, "ends", np.cumsum(np.append(0, self.length), dtype=np.int64))
 
     @property
     def row_bytes(self) -> int | None:
@@ -246,12 +247,7 @@ class Pieces:
         return {"record_bytes": None, "pieces": True}
 
     def sections(self, prefix: str, _: Files) -> Columns:
-        return {
-            f"{prefix}.first": self.first,
-            f"{prefix}.file": self.file,
-            f"{prefix}.offset": self.offset,
-            f"{prefix}.length": self.length,
-        }
+        return {f"{prefix}.{name}": getattr(self, name) for name in _PIECES}
 
     def _first_flaw(self) -> str | None:
         if not len(self.first) or self.first[0] != 0 or self.first[-1] != len(self.length):
@@ -357,12 +353,7 @@ def rebuild_layout(
         stride_bytes = int(described.get("stride_bytes", 0))
         return Fixed(first, base, int(described["record_bytes"]), stride_bytes)
     if described.get("pieces"):
-        return Pieces(
-            get(f"{prefix}.first", np.int64),
-            get(f"{prefix}.file", np.uint32),
-            get(f"{prefix}.offset", np.int64),
-            get(f"{prefix}.length", np.int64),
-        )
+        return Pieces(*(get(f"{prefix}.{name}", dtype) for name, dtype in _PIECES.items()))
     has = sections.__contains__
     file = get(f"{prefix}.file", np.uint32) if has(f"{prefix}.file") else None
     length = get(f"{prefix}.length", np.int64) if has(f"{prefix}.length") else files.size

@@ -42,7 +42,15 @@ def measure_cost(
     small, large = _draw_small(index, seed), draw_large_extents(index.files.size, seed, large_bytes)
     if most_bytes is not None:
         small, large = _cut_extents(small, most_bytes // 2), _cut_extents(large, most_bytes // 2)
-    return time_reads(engine, small, large, _make_fault(index), engine.choice.threads, ready)
+
+    def fault(extents: Extents, row: int, code: int) -> PenstockError:
+        path, offset = index.files.path(int(extents.file[row])), int(extents.offset[row])
+        if code > 0 and code != _STALE:
+            return build_storage_error(code, path, f" (byte {offset:,})")
+        what = "the file is of another size or modification time"
+        return build_changed_error(f"{path} at byte {offset:,}", what)
+
+    return time_reads(engine, small, large, fault, engine.choice.threads, ready)
 
 
 def summarize_cost(probed: ProbeResult) -> ReadCost:
@@ -69,14 +77,3 @@ def _draw_small(index: Index, seed: int) -> Extents:
     whole = extents.length > 0
     length = np.minimum(extents.length[whole], limits.run_bytes_max)
     return Extents(extents.file[whole], extents.offset[whole], length)
-
-
-def _make_fault(index: Index) -> Callable[[Extents, int, int], PenstockError]:
-    def fault(extents: Extents, row: int, code: int) -> PenstockError:
-        path = index.files.path(int(extents.file[row]))
-        where = f"{path} at byte {int(extents.offset[row]):,}"
-        if code > 0 and code != _STALE:
-            return build_storage_error(code, path, f" (byte {int(extents.offset[row]):,})")
-        return build_changed_error(where, "the file is of another size or modification time")
-
-    return fault

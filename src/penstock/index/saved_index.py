@@ -129,9 +129,8 @@ class IndexRequest:
         if not entry.reading:
             return index
         options = self._options if self._unknown is None else entry.canonical(self._options)
-        return entry.attach(
-            index, **{name: value for name, value in options.items() if name in entry.reading}
-        )
+        reading = {name: value for name, value in options.items() if name in entry.reading}
+        return entry.attach(index, **reading)
 
     def _build(self) -> Index:
         if self._unknown is not None:
@@ -205,7 +204,7 @@ class IndexRequest:
         if reason is not None or entry is None:
             return reason
         try:  # a change that the files' content shows, but not size or time
-            now = entry.stamp(self.store, saved.files)
+            now = entry.load("read_stamps")(self.store, saved.files) if entry.stamped else None
         except PenstockError as error:
             return str(error)
         return None if now == saved.stamp else f"its files say {now}, and said {saved.stamp}"

@@ -179,7 +179,15 @@ def _parse_arrays(source: StoreFile, fields: Sequence[str] | None, label: str | 
     if not members:
         raise FormatError(f"{source.path} holds no arrays: save some with numpy.savez")
     wanted = {*(fields or members), *((label,) if label else options.DEFAULTS)}
-    headers = {name: _read_member(source, members[name]) for name in members if name in wanted}
+    headers = {}
+    for name in [name for name in members if name in wanted]:
+        member, what = members[name], f"{source.path}, member {members[name].name!r}"
+        if not member.name.endswith(_SUFFIX):
+            raise FormatError(f"{what} is not an array: choose arrays with fields=")
+        if member.encrypted or member.method != zipfile.ZIP_STORED:
+            how = "encrypted" if member.encrypted else "compressed, and has no place"
+            raise FormatError(f"{what} is {how}: use numpy.savez")
+        headers[name] = read_header(source, what, member.offset)
     integers = {n for n, h in headers.items() if h.dtype.kind in "ui" and len(h.shape) == 1}
     names, label = options.choose_columns(source.path, list(members), integers, fields, label)
     parts, base, rows = [], [], {}
@@ -201,18 +209,6 @@ def _parse_arrays(source: StoreFile, fields: Sequence[str] | None, label: str | 
         data = source.read(members[label].offset + start, count * dtype.itemsize)
         labels = options.convert_labels(source.path, label, np.frombuffer(data, dtype))
     return _NpzArrays(parts, base, rows[names[0]], labels)
-
-
-def _read_member(source: StoreFile, member: ZipMember) -> NpyHeader:
-    """Read the header of an array; FormatError unless its rows can be read in place."""
-    what = f"{source.path}, member {member.name!r}"
-    if not member.name.endswith(_SUFFIX):
-        raise FormatError(f"{what} is not an array: choose arrays with fields=")
-    if member.encrypted:
-        raise FormatError(f"{what} is encrypted: save the arrays with numpy.savez")
-    if member.method != zipfile.ZIP_STORED:
-        raise FormatError(f"{what} is compressed, and has no place: use numpy.savez")
-    return read_header(source, what, member.offset)
 
 
 # -- the archive -----------------------------------------------------------------------------------

@@ -283,7 +283,7 @@ def _lay_out_dataset(
         "shape": list(shape[1:]),
         "chunk": list(chunk),
         "filters": [
-            [int(code), int(flags), [int(value) for value in values], _decode_text(name)]
+            [int(code), int(flags), list(map(int, values)), _read_name(name)]
             for code, flags, values, name in filters
         ],
         "fill": np.asarray(dataset.fillvalue, dtype).tobytes().hex(),
@@ -293,7 +293,7 @@ def _lay_out_dataset(
     return Hdf5Part(field, group_chunks(grid), variant, strange)
 
 
-def _decode_text(name: Any) -> str:
+def _read_name(name: bytes | str) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
 
 

@@ -121,30 +121,26 @@ def make_columns(
 
     path:  function that names the file of a document in errors, by its number.
     """
-    chosen = _choose_keys(path(0), values, fields)
-    classes, label_column, label = _find_labels(path, values, label, fields)
-    attributes = [
-        _make_attribute(name, [value.get(name) for value in values])
-        for name in chosen
-        if name != label
-    ]
-    return classes, label_column, attributes
-
-
-def _choose_keys(path: str, values: Sequence[Mapping[str, Any]], fields: Columns) -> list[str]:
-    """Choose the keys that become attributes, in order of first appearance."""
     keys = list(dict.fromkeys(key for value in values for key in value))
     if fields is not None:
         for name in fields:
             if name not in keys:
-                raise UsageError(f"{path} and others have no {name!r}, but {', '.join(keys[:20])}")
+                there = ", ".join(keys[:20])
+                raise UsageError(f"{path(0)} and others have no {name!r}, but {there}")
         keys = list(fields)
     if len(keys) > _KEYS_MAX:
-        raise FormatError(f"{path} and others have {len(keys):,} keys: name some by fields=")
+        raise FormatError(f"{path(0)} and others have {len(keys):,} keys: name some by fields=")
     for name in keys:
         if name in image_annotations.RESERVED or not name:
-            raise FormatError(f"{path} or another has the key {name!r}, as all samples: rename it")
-    return keys
+            what = f"has the key {name!r}, as all samples: rename it"
+            raise FormatError(f"{path(0)} or another {what}")
+    classes, label_column, label = _find_labels(path, values, label, fields)
+    attributes = [
+        _make_attribute(name, [value.get(name) for value in values])
+        for name in keys
+        if name != label
+    ]
+    return classes, label_column, attributes
 
 
 def _find_labels(

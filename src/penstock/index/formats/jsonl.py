@@ -218,11 +218,7 @@ def attach_fields(
     origin = "types="
     if not all(kinds.values()):
         lines = _read_first_lines(index)
-        records = _parse_first_lines(index, lines, fields, defaults, masked)
-        kinds = {
-            name: kind or _find_kind(index, name, fields[name], records, defaults)
-            for name, kind in kinds.items()
-        }
+        kinds = _find_kinds(index, lines, fields, types, defaults, masked)
         origin = f"the first {len(lines):,} lines of {index.files.path(0)}"
         origin += " or types=" * bool(types)
     import_loads()
@@ -234,14 +230,15 @@ def attach_fields(
     return replace(index, fields=(replace(index.fields[0], parser=parser), *index.fields[1:]))
 
 
-def _parse_first_lines(
+def _find_kinds(
     index: Index,
     lines: Sequence[memoryview],
     fields: Mapping[str, str],
+    types: Mapping[str, str],
     defaults: Mapping[str, Any],
     masked: bool,
-) -> list[dict[str, Any]]:
-    """Parse the first lines, without those that are broken and may be."""
+) -> dict[str, str]:
+    """Find the kinds that are not known by the values in the first lines that are not broken."""
     records = []
     for row, line in enumerate(lines):
         try:
@@ -249,32 +246,24 @@ def _parse_first_lines(
             for name, key in fields.items():
                 if record.get(key) is None and name not in defaults:
                     raise ValueError(describe_missing(name, key, record))
+            records.append(record)
         except ValueError as error:
             if not masked:
                 raise build_line_error(index, row, str(error)) from None
-            continue
-        records.append(record)
+    path = index.files.path(0)
     if not records:
-        raise FormatError(f"{index.files.path(0)}: the first lines lack the fields: give types=")
-    return records
-
-
-def _find_kind(
-    index: Index,
-    name: str,
-    key: str,
-    records: list[dict[str, Any]],
-    defaults: Mapping[str, Any],
-) -> str:
-    """Find the kind of a field by its values in the first lines, and its default."""
-    values = [record.get(key) for record in records] + [defaults.get(name)]
-    values = [value for value in values if value is not None]
-    if not values:
-        raise UsageError(
-            f"{index.files.path(0)}: field {key!r} is missing or null in all of the first "
-            f"{len(records):,} lines: give its type, as by types={{{name!r}: 'str'}}"
-        )
-    return find_kind(values)
+        raise FormatError(f"{path}: the first lines lack the fields: give types=")
+    kinds = {}
+    for name, key in fields.items():
+        values = [record.get(key) for record in records] + [defaults.get(name)]
+        values = [value for value in values if value is not None]
+        if not values and name not in types:
+            raise UsageError(
+                f"{path}: field {key!r} is missing or null in all of the first {len(records):,} "
+                f"lines: give its type, as by types={{{name!r}: 'str'}}"
+            )
+        kinds[name] = types[name] if name in types else find_kind(values)
+    return kinds
 
 
 def _read_first_lines(index: Index) -> list[memoryview]:
@@ -305,22 +294,16 @@ def _read_first_lines(index: Index) -> list[memoryview]:
     return [text[offset[i] - start : ends[i] - start] for i in range(count)]
 
 
-def _number_in_file(index: Index, sample: int) -> int:
-    """Number a line within its file, from 1 on; blank lines are not counted."""
-    layout = index.layouts[0]
-    if not isinstance(layout, Chunked):
-        return int(index.key(sample).rpartition("#")[2]) + 1
-    chunk, _ = layout.find_chunks(np.array([sample]))
-    assert isinstance(layout.chunks, Pieces)
-    pieces = layout.chunks
-    first_piece = np.searchsorted(pieces.file, pieces.file[pieces.first[chunk]])
-    first_chunk = np.searchsorted(pieces.first, first_piece)
-    return sample - int(layout.first[first_chunk][0]) + 1
-
-
 def build_line_error(index: Index, sample: int, reason: str, step: str = "") -> FormatError:
     """Build the error for a line that is not as its fields want it."""
-    line = _number_in_file(index, sample)
+    layout = index.layouts[0]
+    if isinstance(layout, Chunked) and isinstance(layout.chunks, Pieces):
+        chunk, _ = layout.find_chunks(np.array([sample]))
+        pieces = layout.chunks
+        first_piece = np.searchsorted(pieces.file, pieces.file[pieces.first[chunk]])
+        line = sample - int(layout.first[np.searchsorted(pieces.first, first_piece)][0]) + 1
+    else:
+        line = int(index.key(sample).rpartition("#")[2]) + 1
     return FormatError(
         f"{step}sample {sample:,}: {index.where(sample)}: line {line:,} (blank ones not counted): "
         f"{reason}"

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...engine.store import Progress, Store
-from ...extent import Files
 from ..table import Index
 from .shards import Kind, Location, Scan
 
@@ -79,10 +78,6 @@ class Format:
         """Make the index. The options are canonical."""
         index: Index = self.load(self.built_by)(Scan(store, place, progress), **options)
         return index
-
-    def stamp(self, store: Store, files: Files) -> Any:
-        """Read the content that must be as in the index; None if size and time tell enough."""
-        return self.load("read_stamps")(store, files) if self.stamped else None
 
     def attach(self, index: Index, **options: Any) -> Index:
         """Apply the options `reading` to an index."""
