@@ -61,13 +61,21 @@ def build(scan: Scan, outside: bool = False) -> Index:
     lines = _split_lines(path, scan.store.read(name, 0, int(source.size[0])))
     base = os.path.dirname(name)
     split = _choose_split(scan.store, base, path, lines)
-    names, labels = _split_columns(path, base, lines, split)
+    names, labels = [], []
+    for line in lines:
+        name, label = split(line.text)
+        if label == "" or (label is None and split is not _keep_whole):
+            raise FormatError(f"{path}, line {line.number}: no label, unlike the first line")
+        names.append(os.path.join(base, name))
+        labels.append(label or "")
     if not outside:
         names = keep_inside(
             scan.store.root, names, lambda row: f"{path}, line {lines[row].number}: "
         )
     files = scan.store.stat(names, lambda row: f"{path}, line {lines[row].number}: ", scan.progress)
-    classes, label_column = _number_labels(path, lines, labels)
+    classes = label_column = None
+    if split is not _keep_whole:
+        classes, label_column = _number_labels(path, labels)
     return index_files("listing", files, source, classes, label_column)
 
 
@@ -134,20 +142,6 @@ def _split_at(mark: str | None) -> Split:
 _SPLITS: list[Split] = [_keep_whole, _split_at("\t"), _split_at(","), _split_at(None)]
 
 
-def _split_columns(
-    path: str, base: str, lines: list[ListingLine], split: Split
-) -> tuple[list[str], list[str] | None]:
-    """Split the lines into paths relative to the store's root, and labels as written."""
-    names, labels = [], []
-    for line in lines:
-        name, label = split(line.text)
-        if label == "" or (label is None and split is not _keep_whole):
-            raise FormatError(f"{path}, line {line.number}: no label, unlike the first line")
-        names.append(os.path.join(base, name))
-        labels.append(label or "")
-    return names, None if split is _keep_whole else labels
-
-
 def keep_inside(root: str, names: list[str], locate: Callable[[int], str]) -> list[str]:
     """Return the names relative to the root; FormatError for one that leads out of it.
 
@@ -163,11 +157,8 @@ def keep_inside(root: str, names: list[str], locate: Callable[[int], str]) -> li
     return inside
 
 
-def _number_labels(
-    path: str, lines: list[ListingLine], labels: list[str] | None
-) -> tuple[tuple[str, ...] | None, Int | None]:
-    if labels is None:
-        return None, None
+def _number_labels(path: str, labels: list[str]) -> tuple[tuple[str, ...] | None, Int]:
+    """Take labels as integers; if any is none, as names of classes."""
     try:
         return None, np.array([int(label) for label in labels], np.int64)
     except ValueError:

@@ -326,7 +326,11 @@ def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
     def add(path: list[dict[int, Any]]) -> None:
         """Add the leaves below the group that a path leads to."""
         first = len(elements) - len(rest)
-        is_media = path[-1][5] == 2 and _are_media(elements[first : first + 2])
+        parts = elements[first : first + path[-1][5]][:3]
+        # The leaves of a group are an image's or a sound's: bytes and path.
+        is_media = sorted(part.get(4, b"") for part in parts) == [b"bytes", b"path"] and all(
+            part.get(1) == codec.BINARY and part.get(3) != _REPEATED for part in parts
+        )
         for _ in range(path[-1][5]):
             element = rest.pop()
             children = element.get(5, 0)
@@ -341,13 +345,6 @@ def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
     if rest:
         raise ValueError("the schema has more elements than its tree")
     return columns
-
-
-def _are_media(parts: list[dict[int, Any]]) -> bool:
-    """True if the leaves of a group are an image's or a sound's: bytes and path."""
-    return sorted(part.get(4, b"") for part in parts) == [b"bytes", b"path"] and all(
-        part.get(1) == codec.BINARY and part.get(3) != _REPEATED for part in parts
-    )
 
 
 def _name_column(path: list[dict[int, Any]]) -> str:

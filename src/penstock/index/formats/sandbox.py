@@ -133,7 +133,11 @@ class Sandbox:
                     kind, value = pickle.load(self._process.stdout)
                     if kind != "read":
                         break
-                    self._send(_answer_read(source, *value))
+                    try:
+                        answer: tuple[bool, Any] = True, source.read(*value)
+                    except PenstockError as error:
+                        answer = False, error
+                    self._send(answer)
             except (EOFError, BrokenPipeError, pickle.UnpicklingError):
                 raise self._gone(source) from None
             except BaseException:  # the other process is in the middle of something
@@ -195,13 +199,6 @@ class Sandbox:
 def _write(stream: IO[bytes], message: Any) -> None:
     stream.write(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
     stream.flush()
-
-
-def _answer_read(source: StoreFile, offset: int, length: int) -> tuple[bool, Any]:
-    try:
-        return True, source.read(offset, length)
-    except PenstockError as error:
-        return False, error
 
 
 def limit_memory(fraction: float) -> None:

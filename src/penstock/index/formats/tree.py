@@ -28,7 +28,6 @@ import numpy as np
 
 from ...engine.store import Listing
 from ...errors import FormatError
-from ...extent import Int
 from ..table import Index
 from .shards import Scan, index_files
 
@@ -60,19 +59,15 @@ def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
             raise FormatError(f"{listing.files.root} holds {mixture}: {_OPEN_ONE_KIND}")
         if stray := _find_stray(listing):
             raise FormatError(f"{listing.files.root} holds {stray}: give extensions= of samples")
-    classes, labels = _find_classes(listing)
+    classes = labels = None
+    if listing.folder.all():  # number 0 is the root: no file lies at the top
+        folders = listing.folders
+        tops = [folders.name(folder).split("/", 1)[0] for folder in range(len(folders))]
+        names = {*tops} - {""}
+        classes = tuple(sorted(names, key=lambda name: name.encode("utf-8", "surrogateescape")))
+        number = {name: label for label, name in enumerate(classes)}
+        labels = np.array([number.get(top, 0) for top in tops], np.int64).take(listing.folder)
     return index_files("tree", listing.files, listing.folders, classes, labels)
-
-
-def _find_classes(listing: Listing) -> tuple[tuple[str, ...] | None, Int | None]:
-    """Find the names of the classes and each file's label, or None twice for a flat folder."""
-    if not listing.folder.all():  # number 0 is the root: a file lies at the top
-        return None, None
-    tops = [listing.folders.name(folder).split("/", 1)[0] for folder in range(len(listing.folders))]
-    classes = sorted({*tops} - {""}, key=lambda name: name.encode("utf-8", "surrogateescape"))
-    number = {name: label for label, name in enumerate(classes)}
-    label_of_folder = np.array([number.get(top, 0) for top in tops], np.int64)
-    return tuple(classes), label_of_folder.take(listing.folder)
 
 
 # -- several kinds of files ------------------------------------------------------------------------
