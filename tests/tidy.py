@@ -88,7 +88,7 @@ BUDGETS = {
     "dataset": 4_824,
     "demo": 452,
     "doctor": 1_290,
-    "engine": 5_700,
+    "engine": 5_687,
     "images": 1_544,
     "index": 12_830,
     "loader": 6_134,

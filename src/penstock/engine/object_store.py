@@ -246,27 +246,24 @@ class ObjectStore:
         per_folder: dict[str, list[str]] = defaultdict(list)
         for name in names:
             per_folder[posixpath.dirname(name)].append(name)
-        many = [
-            (folder, inside)
-            for folder, inside in per_folder.items()
-            if len(inside) >= _ASKED_SINGLY_MAX
-        ]
-
-        def described(folder: str, wanted: set[str]) -> dict[str, _State]:
-            listed_max = _LISTED_PER_NAME * len(wanted)
-            states: dict[str, _State] = {}
-            for page in self._bucket.listing(self._build_prefix(folder)):
-                for info in self._select_visible(page, hidden=True):
-                    if info.name in wanted:
-                        states[info.name] = _State(info.size, info.version, 0)
-                listed_max -= len(page)
-                if len(states) == len(wanted) or listed_max < 0:
-                    break
-            return states
+        many = [item for item in per_folder.items() if len(item[1]) >= _ASKED_SINGLY_MAX]
 
         def describe_one(number: int) -> dict[str, _State]:
-            folder, wanted = many[number]
-            return self._ask(f"{self.root}/{folder}", lambda: described(folder, set(wanted)))
+            folder, wanted = many[number][0], set(many[number][1])
+
+            def ask() -> dict[str, _State]:
+                listed_max = _LISTED_PER_NAME * len(wanted)
+                states: dict[str, _State] = {}
+                for page in self._bucket.listing(self._build_prefix(folder)):
+                    for info in self._select_visible(page, hidden=True):
+                        if info.name in wanted:
+                            states[info.name] = _State(info.size, info.version, 0)
+                    listed_max -= len(page)
+                    if len(states) == len(wanted) or listed_max < 0:
+                        break
+                return states
+
+            return self._ask(f"{self.root}/{folder}", ask)
 
         known: dict[str, _State] = {}
         for states in map_in_threads(describe_one, len(many)):
@@ -296,13 +293,11 @@ class ObjectStore:
     def _select_visible(self, page: Iterable[ObjectInfo], hidden: bool = False) -> list[ObjectInfo]:
         """Return the objects with names relative to the root, without hidden ones and sidecars."""
         skip = len(self._prefix)
-        visible = []
-        for info in page:
-            name = info.name[skip:]
-            if not name or (not hidden and _is_hidden(name)):
-                continue
-            visible.append(ObjectInfo(name, info.size, info.version))
-        return visible
+        return [
+            info._replace(name=name)
+            for info in page
+            if (name := info.name[skip:]) and (hidden or not _is_hidden(name))
+        ]
 
     def _look_up_folders(self, names: Sequence[str]) -> dict[str, _State]:
         if not self._bucket.listable:
@@ -315,13 +310,8 @@ class ObjectStore:
                 name: _State(-1, there[name], errno.EISDIR) if name in there else gone
                 for name in names
             }
-        return dict(
-            zip(
-                names,
-                map_in_threads(lambda i: self._look_up_folder(names[i]), len(names)),
-                strict=True,
-            )
-        )
+        states = map_in_threads(lambda i: self._look_up_folder(names[i]), len(names))
+        return dict(zip(names, states, strict=True))
 
     def _look_up_folder(self, name: str) -> _State:
         below = self._build_prefix(name)
@@ -330,14 +320,11 @@ class ObjectStore:
         )
         shown = {folder for folder in folders if not _is_hidden(folder)}
         inside = [
-            ObjectInfo(info.name[len(below) :], info.size, info.version)
+            info._replace(name=inner)
             for info in files
-            if len(info.name) > len(below)
-        ]
-        inside = [
-            info
-            for info in inside
-            if not _is_hidden(info.name) and (info.size or info.name not in shown)
+            if (inner := info.name[len(below) :])
+            and not _is_hidden(inner)
+            and (info.size or inner not in shown)
         ]
         if not shown and not inside and (not files or not name):
             return _State(-1, -1, errno.ENOENT)
@@ -394,7 +381,7 @@ def _group_by_folder(objects: Sequence[ObjectInfo]) -> tuple[list[str], list[int
                 outer, _, last = inner.rpartition("/")
                 folders.setdefault(outer, set()).add(last)
                 inner = outer
-        files[folder].append(ObjectInfo(name, info.size, info.version))
+        files[folder].append(info._replace(name=name))
     names = sorted(files, key=str.encode)
     return names, [_compute_folder_version(files[name], folders[name]) for name in names]
 
