@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.attempts import retried
 
-from benchmarks import cluster, dlio_parity, emulation
+from benchmarks import cluster, dlio_parity, emulation, walk
 from benchmarks.__main__ import build_floors
 from benchmarks.baselines.serve import all_words, first_bytes, run_epoch
 from benchmarks.contender import Candidate, Contender, ContenderError, Measurement
@@ -342,3 +342,12 @@ def test_parity_is_of_turns():
     assert (row.value, row.floor, row.met) == (72, 70, True)
     assert row.note.startswith("+0.50 points (+0.00..+2.00), as each says +1.00; ")
     assert row.note.endswith("x1.100")
+
+
+def test_a_save_stays_a_short_walk(tmp_path: Path) -> None:
+    """A save of one rank to a folder goes through at most 40 functions until it is committed."""
+    own = [name for name in walk.list_save_calls(tmp_path) if name.startswith("checkpoint/")]
+    assert own[0].endswith("Checkpoints.save")
+    assert "checkpoint/repository.py Folder.commit" in own
+    assert len(own) <= 40
+    assert len({name.partition(" ")[0] for name in own}) <= 12
