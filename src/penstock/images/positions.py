@@ -246,9 +246,9 @@ class _Finding(WholeReader):
                 self.broken.append(
                     (sample, f"{step.index.key(sample)}: {where}: byte {byte:,}: {message}")
                 )
-        names = "entries", "counts", "sums", "heads"
-        columns = zip(names, (entries, counts, sums, heads), strict=True)
-        self._parts[int(ids[first])] = dict(columns)
+        columns: list[npt.NDArray[Any]] = [entries, counts, sums, heads]
+        names = ("entries", "counts", "sums", "heads")
+        self._parts[int(ids[first])] = dict(zip(names, columns, strict=True))
 
     def gather(self, name: str, dtype: Any) -> npt.NDArray[Any]:
         """Join a column of all samples."""
