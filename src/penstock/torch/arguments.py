@@ -110,7 +110,9 @@ def check_values(
         f"prefetch_factor is {factor}: use 0 or more": number < 0,
         "persistent_workers=True needs num_workers > 0": persistent and not workers,
         "sampler and shuffle=True are both given: choose one": is_sampled and shuffle,
-        "batch_sampler excludes batch_size, shuffle, sampler, drop_last": is_batched and others,
+        "batch_sampler excludes batch_size, shuffle, sampler and drop_last: leave them out": (
+            is_batched and others
+        ),
         "batch_size=None gives single samples: leave out drop_last": is_single and drop_last,
     }
     _refuse(ValueError, faults)
