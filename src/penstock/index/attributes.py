@@ -86,10 +86,9 @@ class Attribute:
         try:
             return json.loads(text) if self.kind == "json" else text.decode()
         except (ValueError, RecursionError) as error:
-            raise SidecarError(
-                f"the saved index is damaged: attribute {self.name!r}, byte {begin:,}: {error}: "
-                f"rebuild it with `penstock index --force` on its data"
-            ) from None
+            what = f"attribute {self.name!r}, byte {begin:,}: {error}"
+            remedy = "rebuild it with `penstock index --force` on its data"
+            raise SidecarError(f"the saved index is damaged: {what}: {remedy}") from None
 
     def convert_integers(self, dtype: np.dtype[Any]) -> Attribute:
         """Return the attribute with whole numbers in this dtype; UsageError if one does not fit."""

@@ -378,7 +378,5 @@ def _check_known(where: str, key: str, read: Mapping[str, Any], is_known: Any) -
     """Check that all ids are known (FormatError)."""
     for row in np.flatnonzero(~is_known)[:1].tolist():
         remedy = ", or give missing='skip'" if key == "image_id" else ""
-        raise FormatError(
-            f"{where}[{row}] (id {read['id'][row]}): {key} is {read[key][row]}, which is not "
-            f"listed: correct it{remedy}"
-        )
+        what = f"{key} is {read[key][row]}, which is not listed: correct it{remedy}"
+        raise FormatError(f"{where}[{row}] (id {read['id'][row]}): {what}")

@@ -161,10 +161,8 @@ def _find_labels(
     if label is None:
         return None, None, ""
     row = next(row for row, one in enumerate(column) if not isinstance(one, str))
-    raise FormatError(
-        f"{path(row)}: the label {key!r} is {show(column[row])}, not a whole number or text as in "
-        f"others: give label=''"
-    )
+    shown = f"{show(column[row])}, not a whole number or text as in others"
+    raise FormatError(f"{path(row)}: the label {key!r} is {shown}: give label=''")
 
 
 def _make_attribute(name: str, values: Sequence[Any]) -> Attribute:

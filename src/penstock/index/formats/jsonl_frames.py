@@ -156,11 +156,9 @@ class ChunkBuilder:
         self._parts.append(part)
         self._bytes += len(part)
         if self._bytes > limits.undeclared_chunk_bytes_max:
-            raise self._source.flaw(
-                self._frames[0].offset,
-                f"a line of more than {limits.undeclared_chunk_bytes_max:,} bytes, in a compressed "
-                f"file: unpack the file, or cut the line into several samples",
-            )
+            most = f"{limits.undeclared_chunk_bytes_max:,} bytes"
+            what = f"a compressed line of more than {most}: unpack the file, or cut the line"
+            raise self._source.flaw(self._frames[0].offset, what)
 
     def _close(self) -> None:
         """Finish the chunk; without the start of a line in it, it is left out."""

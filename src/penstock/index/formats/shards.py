@@ -71,10 +71,8 @@ class Scan(NamedTuple):
         listing = self.store.scan(extensions, self.progress)
         if not len(listing.files):
             ending = f" with the extension {', '.join(extensions)}" if extensions else ""
-            raise FormatError(
-                f"{self.store.root} holds no files{ending} (hidden ones do not count): check the "
-                f"path" + (" and extensions=" if extensions else "")
-            )
+            hint = "(hidden ones do not count): check the path"
+            raise FormatError(f"{self.store.root} holds no files{ending} {hint}")
         return listing
 
 

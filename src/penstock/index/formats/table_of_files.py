@@ -228,11 +228,9 @@ def _make_column(path: str, name: str, values: Sequence[Any], locate: Any) -> At
         return make_texts(name, "text", [value or "" for value in values])
     first = type(values[0])
     row = next((n for n, value in enumerate(values) if type(value) is not first), 0)
-    raise FormatError(
-        f"{locate(row)}column {name!r} has {values[row]!r:.100}"
-        + (f", and {values[0]!r:.100} before" if row else "")
-        + ": a column is numbers, truth values or texts; name others (columns=)"
-    )
+    shown = f"{values[row]!r:.100}" + (f", and {values[0]!r:.100} before" if row else "")
+    remedy = "a column is numbers, truth values or texts; name others (columns=)"
+    raise FormatError(f"{locate(row)}column {name!r} has {shown}: {remedy}")
 
 
 def _is_rounded(text: str) -> bool:
