@@ -90,7 +90,7 @@ BUDGETS = {
     "doctor": 1_290,
     "engine": 5_687,
     "images": 1_544,
-    "index": 12_830,
+    "index": 12_819,
     "loader": 6_134,
     "order": 2_635,
     "penstock_bench": 12_956,
