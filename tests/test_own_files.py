@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +50,8 @@ def checkpoint(path: Path) -> None:
 
 
 def lock(path: Path) -> None:
-    with _lock_socket(path):
-        pass
+    with ExitStack() as undo:
+        _lock_socket(path, undo)
 
 
 def tier(folder: Path) -> None:

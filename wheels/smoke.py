@@ -197,7 +197,7 @@ def main() -> None:
             next(iter(loader))
         first_batch_s, first_batch_cpu_s = time.monotonic() - STARTED, time.process_time()
         levels = check_order(goldens)
-        from penstock.engine.native import probe_io_uring
+        from penstock.engine.read_method import probe_io_uring
 
         refused = probe_io_uring() != 0
         assert refused or not kind, "io_uring should be refused here"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.baselines.serve import Epochs, Rows, serve
-from penstock.cache.slab import RamTier
+from penstock.cache.shared_memory import RamTier
 
 CHUNK = 4096  # slots filled in one go
 

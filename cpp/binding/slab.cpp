@@ -1,5 +1,5 @@
 // Memory that the processes of a host share.
-#include "cache/slab.hpp"
+#include "cache/shared_memory.hpp"
 
 #include <nanobind/nanobind.h>
 

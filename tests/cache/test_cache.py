@@ -252,7 +252,7 @@ def test_what_a_peer_waits_for_goes_before_what_is_read_ahead(records, monkeypat
             return super().submit(requests, buffers, purpose)
 
     monkeypatch.setattr(
-        penstock.cache.join,
+        penstock.cache.agreement,
         "open_engine",
         lambda files, budget, mean_bytes: Asked(files, budget=budget, mean_bytes=mean_bytes),
     )

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cache.disk import DiskTier, read_note
-from penstock.cache.slab import LEFT_OUT, MINE, READY
+from penstock.cache.shared_memory import LEFT_OUT, MINE, READY
 from penstock.engine.storage_queue import PROCESS_QUEUE, PurposeTotals
 from penstock.errors import StateError, StorageError, UsageError
 from tests import warm

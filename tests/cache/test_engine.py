@@ -20,7 +20,7 @@ from penstock.cache.disk import DiskTier
 from penstock.cache.engine import CachedEngine
 from penstock.cache.key_index import Addressed
 from penstock.cache.peer import PeerEvents
-from penstock.cache.slab import Mask, RamTier
+from penstock.cache.shared_memory import Mask, RamTier
 from penstock.clock import SystemClock
 from penstock.engine import Completion, ReadingEngine, open_engine
 from penstock.engine.protocol import Buffer

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.cache import agreement, engine, shared_memory
 from penstock.cache import disk as disk_tier
-from penstock.cache import engine, join, slab
 from penstock.loader import epoch, step_reader
 from penstock.loader import sources as engine_source
 from penstock.loader import step_reader as ticket_router
@@ -23,10 +23,10 @@ from tests.interrupts import interrupt
 from tests.slices import stride
 
 _modules = (
-    *(disk_tier, engine, join, slab, threading),
+    *(disk_tier, engine, agreement, shared_memory, threading),
     *(engine_source, epoch, step_reader, ticket_router),
 )
-_joining = (disk_tier, engine, join, slab)
+_joining = (disk_tier, engine, agreement, shared_memory)
 _patience_s = 240.0  # a guard against hanging, not a measure
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from penstock.cache.disk import DiskTier
-from penstock.cache.slab import MINE, READY, RamTier, SlabAddress
+from penstock.cache.shared_memory import MINE, READY, RamTier, SlabAddress
 from tests import warm
 
 IDENTITY = b"of these tests.."
@@ -25,7 +25,7 @@ RANK = """
 import json, os, sys
 import numpy as np
 from penstock.cache.disk import DiskTier
-from penstock.cache.slab import BUSY, MINE, RamTier, SlabAddress
+from penstock.cache.shared_memory import BUSY, MINE, RamTier, SlabAddress
 
 pid, fd, seed, slots, length = map(int, sys.argv[1:6])
 folder, identity = sys.argv[6], b"of these tests.."
@@ -212,7 +212,7 @@ def test_memory_goes_with_the_last_process() -> None:
         [
             sys.executable,
             "-c",
-            "import json; from penstock.cache.slab import RamTier\n"
+            "import json; from penstock.cache.shared_memory import RamTier\n"
             f"tier = RamTier.create(10, 100_000, {IDENTITY!r}); tier.populate()\n"
             "print(json.dumps(tier.address), flush=True); input()",
         ],

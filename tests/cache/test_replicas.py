@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.cache import join
+from penstock.cache import agreement
 from penstock.cache.replicas import ReplicaLayout, Replicas
-from penstock.cache.slab import alignment_default
+from penstock.cache.shared_memory import alignment_default
 from penstock.errors import UsageError
 from penstock.order.order import Order
 from penstock.plan.cache_blocks import required_bytes, sample_key_lengths, samples_per_block
@@ -238,7 +238,7 @@ def most(
     """The most that a host could find among its copies: the run known, fetches taking no time."""
     ranks = tuple(hosts.count(each) for each in range(len(set(hosts))))
     count = dataset.index.count
-    placement = Placement(count, (count,) * len(ranks), None, ranks, seed=join._seed)
+    placement = Placement(count, (count,) * len(ranks), None, ranks, seed=agreement._seed)
     stream = []
     for epoch in range(epochs):
         for step in range(len(steps)):

@@ -291,7 +291,7 @@ WITH_FEW_FILES = """
 import resource, sys
 import penstock
 from penstock.doctor.doctor import PlannedJob, examine
-from penstock.engine.native import compute_open_files_max
+from penstock.engine.read_method import compute_open_files_max
 
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))

@@ -23,15 +23,9 @@ import pytest
 
 from penstock import limits
 from penstock.budget import Budget
-from penstock.engine.native import (
-    Arena,
-    Facts,
-    NativeEngine,
-    choose_method,
-    compute_open_files_max,
-    survey_files,
-)
+from penstock.engine.native import Arena, NativeEngine
 from penstock.engine.protocol import Engine, Failure, ReadMethod
+from penstock.engine.read_method import Facts, choose_method, compute_open_files_max, survey_files
 from penstock.errors import ForkError, UsageError  # noqa: F401 - for children
 from penstock.extent import Files, Requests
 from penstock.testing import EngineRead, finish, write_files

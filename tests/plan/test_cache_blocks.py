@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import limits
-from penstock.cache.join import CacheMembership, join_cache
+from penstock.cache.agreement import CacheMembership, join_cache
 from penstock.order.shuffling import ReadCost
 from penstock.plan.cache_blocks import choose_cache_block
 from penstock.ranks.place import Place

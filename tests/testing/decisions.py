@@ -31,7 +31,7 @@ from penstock.cache.disk import DiskTier
 from penstock.cache.engine import CachedEngine
 from penstock.cache.key_index import Addressed
 from penstock.cache.peer import PeerEvents
-from penstock.cache.slab import RamTier
+from penstock.cache.shared_memory import RamTier
 from penstock.clock import SystemClock
 from penstock.engine import Completion, Failure, Purpose
 from penstock.engine.protocol import Buffer, ReadMethod

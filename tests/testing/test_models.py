@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.cache.disk import DiskTier
-from penstock.cache.slab import RamTier
+from penstock.cache.shared_memory import RamTier
 from penstock.plan.cache_actions import MINE
 from tests.virtual import Fault, FaultKind, ScenarioError, draw_scenario
 from tests.virtual.cluster import VirtualCluster

@@ -1,6 +1,6 @@
 """Modelled parts that the ranks of a node share: the data, a slab, a disk, replicas.
 
-The slab and the disk have the claims of the real ones (`penstock.cache.slab`,
+The slab and the disk have the claims of the real ones (`penstock.cache.shared_memory`,
 `penstock.cache.disk`): a slot is claimed by one rank at a time, and the claim of a rank that has
 ended is taken over. Bytes are real bytes, at the places that the session gives them.
 """

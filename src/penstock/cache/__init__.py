@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
-    from .join import Cache as Cache
+    from .agreement import Cache as Cache
     from .peer import Bytes as Bytes
     from .peer import Keys as Keys
     from .peer import Peer as Peer
@@ -30,7 +30,7 @@ else:
     __all__, __getattr__ = hand_out(
         __name__,
         {
-            "join": "Cache",
+            "agreement": "Cache",
             "peer": "Bytes Keys Peer PeerCompletion PeerRequest Reason",
         },
     )

@@ -45,7 +45,7 @@ from ..engine.storage_queue import PROCESS_QUEUE
 from ..errors import StorageError, UsageError
 from ..extent import Int
 from ..own_files import check_private_folder, open_own
-from .slab import (
+from .shared_memory import (
     LEFT_OUT,
     READY,
     Codes,

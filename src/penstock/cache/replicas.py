@@ -26,7 +26,7 @@ from ..engine.protocol import Buffer
 from ..extent import Int
 from ..plan.cache_blocks import Keys
 from ..plan.replica_policy import Soonest
-from .slab import fence, gather
+from .shared_memory import fence, gather
 
 _ways = 8
 _sweeps = 64  # in an epoch

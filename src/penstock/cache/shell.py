@@ -36,7 +36,7 @@ from .disk import DiskTier, own_descriptor
 from .key_index import Addressed
 from .peer import Peer, PeerCompletion, PeerRequest
 from .replicas import Replicas, UseTimes
-from .slab import RamTier
+from .shared_memory import RamTier
 
 log = logging.getLogger("penstock")
 _poll_ns = 100_000_000

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from .. import limits
 from ..arguments import Path, check_function, check_path, check_whole
 from ..engine import store as stores
-from ..engine.native import INSTALLED_BYTES
 from ..engine.open import add_mirrors, read_extent
 from ..engine.protocol import Buffer
+from ..engine.read_method import INSTALLED_BYTES
 from ..errors import LimitError, UsageError
 from ..extent import Int
 from ..index.concat import split_by_part

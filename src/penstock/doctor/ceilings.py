@@ -25,10 +25,10 @@ from ..budget import Budget
 from ..dataset.dataset import Dataset
 from ..dataset.sample import Decode, choose_gap
 from ..engine.host import ProbeResult, measure_copying
-from ..engine.native import compute_open_files_max
 from ..engine.open import is_url, open_engine
 from ..engine.page_cache import drop_extents
 from ..engine.protocol import ReadMethod
+from ..engine.read_method import compute_open_files_max
 from ..engine.store import build_storage_error
 from ..engine.threads import ThreadPool
 from ..errors import PenstockError, UsageError

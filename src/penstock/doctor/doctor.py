@@ -25,10 +25,10 @@ from ..budget import Budget
 from ..dataset.dataset import Dataset
 from ..dataset.sample import Decode, choose_gap
 from ..engine.host import Machine, Mount, find_mount, read_machine, readahead_bytes
-from ..engine.native import LOCAL, compute_open_files_max, find_file_system, probe_io_uring
 from ..engine.open import is_url, open_engine
 from ..engine.page_cache import Residency, measure_residency
 from ..engine.protocol import ReadMethod
+from ..engine.read_method import LOCAL, compute_open_files_max, find_file_system, probe_io_uring
 from ..engine.store import Posix, build_storage_error
 from ..errors import MissingError
 from ..index.read_cost import summarize_cost

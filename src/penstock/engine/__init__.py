@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .host import measure_copying as measure_copying
     from .host import read_machine as read_machine
     from .native import Arena as Arena
-    from .native import compute_open_files_max as compute_open_files_max
     from .native import crc32c as crc32c
     from .open import open_engine as open_engine
     from .open import open_store as open_store
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from .protocol import Engine as Engine
     from .protocol import Failure as Failure
     from .protocol import ReadingEngine as ReadingEngine
+    from .read_method import compute_open_files_max as compute_open_files_max
     from .request_queue import AGING as AGING
     from .request_queue import Purpose as Purpose
     from .storage_queue import StorageQueue as StorageQueue
@@ -47,9 +47,10 @@ else:
         {
             "atomic_file": "AtomicFile storage_errors sync_folder",
             "host": "find_mount measure_copying read_machine",
-            "native": "Arena compute_open_files_max crc32c",
+            "native": "Arena crc32c",
             "open": "open_engine open_store",
             "page_cache": "page_cache",
+            "read_method": "compute_open_files_max",
             "recording": "recording",
             "protocol": "Completion Engine Failure ReadingEngine",
             "request_queue": "AGING Purpose",

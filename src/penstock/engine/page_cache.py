@@ -22,7 +22,7 @@ import numpy as np
 from .. import limits
 from ..errors import PenstockError
 from ..extent import Extents, Files
-from .native import measure_resident_fraction
+from .read_method import measure_resident_fraction
 from .store import build_storage_error, map_in_threads
 
 Paths = Files | Sequence[str]

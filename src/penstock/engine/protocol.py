@@ -2,7 +2,7 @@
 
 An engine takes requests (extents with destinations, see `penstock.extent`) and the buffers they go
 to, and reports each submission once, with the extents that failed. The session decides what is read
-and when; `penstock.engine.native` decides which system call reads it.
+and when; `penstock.engine.read_method` decides which system call reads it.
 
 The life of a ticket: submit -> (reading, in any order, into the buffers) -> reported by poll.
 Between submit and report the arrays of requests and buffers belong to the engine: it keeps them

@@ -30,7 +30,7 @@ from ..errors import (
 )
 from ..extent import Files, unseen
 from .globbing import expand_braces, has_magic
-from .native import LOCAL, find_file_system
+from .read_method import LOCAL, find_file_system
 from .threads import ThreadPool
 
 Progress = Callable[[int], None]

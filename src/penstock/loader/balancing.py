@@ -30,10 +30,10 @@ from ..plan.sample_cost import fit_cost as fit_cost
 from ..plan.steps import Assignment, Steps
 from ..ranks.gather import Gather, find_gather
 from ..ranks.place import Place, find_reader
-from .agreement import compare_values
+from .equal_batches import compare_values
 
 if TYPE_CHECKING:
-    from ..cache.join import Cache
+    from ..cache.agreement import Cache
 
 _width_default = 4096
 _probes = 4096

@@ -52,7 +52,7 @@ from .sources import ArraySource, DecodeSource, Decoding
 from .step_reader import ReadResources, StepReader, Submit, TicketRouter, make_fork_error
 
 if TYPE_CHECKING:
-    from ..cache.join import Cache, CacheMembership
+    from ..cache.agreement import Cache, CacheMembership
 
 
 class Loader:
@@ -146,7 +146,7 @@ class Loader:
         if collate is not None and decode is None:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
         if cache is not None:
-            from ..cache.join import Cache  # here: a loader without one does not load it
+            from ..cache.agreement import Cache  # here: a loader without one does not load it
 
             check_kind("cache", cache, Cache, "a penstock.Cache")
         if assignment == "local" and cache is None:
@@ -657,7 +657,7 @@ class Loader:
         if self._membership is not None and not self._membership.holds(place):
             self.close()
         if self._membership is None:
-            from ..cache.join import join_cache
+            from ..cache.agreement import join_cache
 
             assert self._cache is not None
             self._membership = join_cache(

@@ -31,13 +31,13 @@ from ..plan.replica_policy import Uses
 from ..plan.steps import Assignment, Steps
 from ..ranks.gather import Gather
 from ..ranks.place import Place, detect, suspect_processes
-from .agreement import PeerCheck, Reweighing, WeightsRecord
 from .auto_shuffle import AutoShuffle
 from .balancing import Balanced, Balancing, balance_costs, name_assignment
+from .equal_batches import PeerCheck, Reweighing, WeightsRecord
 from .workers import BatchTask, identify_data
 
 if TYPE_CHECKING:
-    from ..cache.join import Cache
+    from ..cache.agreement import Cache
 
 
 class StepSampler:

@@ -83,7 +83,9 @@ class Broker:
             check_kind("upstream", upstream, Upstream, "a penstock.sharing.Upstream")
         if listen is not None:
             how = "a penstock.sharing.Address and the key, of read_key"
-            address, self._key = check_kind("listen", listen, tuple, how)
+            if len(check_kind("listen", listen, tuple, how)) != 2:
+                raise UsageError(f"listen is {listen!r:.60}: give {how}")
+            address, self._key = listen
             check_kind("listen[0]", address, Address, how)
             check_kind("listen[1]", self._key, bytes, how)
         self._clock = SystemClock() if clock is None else clock

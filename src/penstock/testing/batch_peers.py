@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..loader.agreement import compare_samples, find_ids
+from ..loader.equal_batches import compare_samples, find_ids
 
 
 def same_batch(group: Any = None) -> Callable[[Any], None]:

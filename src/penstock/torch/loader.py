@@ -79,7 +79,7 @@ from .worker_tasks import (
 )
 
 if TYPE_CHECKING:
-    from ..cache.join import Cache
+    from ..cache.agreement import Cache
 
 _frozen = (
     *("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"),

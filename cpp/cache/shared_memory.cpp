@@ -1,4 +1,4 @@
-#include "cache/slab.hpp"
+#include "cache/shared_memory.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

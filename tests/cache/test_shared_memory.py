@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cache.slab import BUSY, MINE, READY, RamTier, SlabAddress, SlotTable, gather
+from penstock.cache.shared_memory import BUSY, MINE, READY, RamTier, SlabAddress, SlotTable, gather
 from penstock.errors import ForkError, LimitError, StateError, StorageError, UsageError
 
 IDENTITY = b"of these tests.."

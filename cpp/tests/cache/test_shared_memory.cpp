@@ -1,5 +1,5 @@
 // The slab: slots claimed once by threads and processes, takeover, damage, bounds, memory's end.
-#include "cache/slab.hpp"
+#include "cache/shared_memory.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

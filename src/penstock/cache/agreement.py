@@ -56,7 +56,7 @@ from .engine import CachedEngine
 from .key_index import Addressed
 from .peer import Peer
 from .replicas import ReplicaLayout, Replicas
-from .slab import RamTier, alignment_default
+from .shared_memory import RamTier, alignment_default
 
 log = logging.getLogger("penstock")
 _seed = 0x70656E73746F636B

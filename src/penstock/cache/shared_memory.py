@@ -12,7 +12,7 @@ offset, for as long as the job runs; nothing is evicted. A rank calls
 A slot that is BUSY is asked for again later, or its bytes are read from storage. All calls take
 many slots, release the GIL and may come from any thread. A rank that is killed costs the others
 nothing: its claims name it, and the next rank that wants one of them takes it over.
-cpp/cache/slab.hpp says how.
+cpp/cache/shared_memory.hpp says how.
 """
 
 from __future__ import annotations

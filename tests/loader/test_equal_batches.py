@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import UsageError
-from penstock.loader.agreement import compare_samples
+from penstock.loader.equal_batches import compare_samples
 from penstock.testing import same_batch
 from tests.cache.test_cache import Gathering
 
