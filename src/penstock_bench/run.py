@@ -183,7 +183,7 @@ def run_workload(job: BenchJob, crew: Crew) -> list[Walks] | None:
     with _bring_data(job, crew) as (job, staging_s):
         crew.barrier()
         started_ns = time.perf_counter_ns()
-        contenders = {part: make(job.loader, job.task(part, crew)) for part in job.paths}
+        contenders = {path: make(job.loader, job.task(path, crew)) for path in job.paths}
         startup_s = (time.perf_counter_ns() - started_ns) * metrics.S
         runner = _Runner(job, crew, contenders, lengths)
         try:

@@ -181,7 +181,7 @@ class DiskTier:
         room is used up, or writing failed.
         """
         kept = self._slots.holds(slots)
-        sizes = np.array([_pad_size(each.nbytes) for each in cache_blocks], np.int64)
+        sizes = np.array([_pad_size(cache_block.nbytes) for cache_block in cache_blocks], np.int64)
         first = 0
         while first < len(slots):  # a part at a time: each is copied
             count = int(np.searchsorted(np.cumsum(sizes[first:]), _PART_BYTES, "right"))

@@ -104,7 +104,7 @@ class TokenWriter:
 
     def write_idx(self) -> dict[str, Any]:
         """Write the .idx of all documents; its name, size and checksum."""
-        sequences = sum(int(_count_sequences(each).sum()) for each in self._read_lengths())
+        sequences = sum(int(_count_sequences(length).sum()) for length in self._read_lengths())
         documents = self.state["end"]
         with AtomicFile(os.path.join(self.folder, IDX)) as part:
             part.write(_MAGIC + struct.pack("<QB", 1, _CODES[self.dtype.name]))

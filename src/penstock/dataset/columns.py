@@ -184,7 +184,7 @@ class Columns(Mapping[str, Array]):
         """Return the index of this field alone."""
         index: Index = self._dataset.index
         others: dict[str, str | None] = {
-            part.name: None for part in index.fields if part.name not in (name, SUMS_FIELD)
+            field.name: None for field in index.fields if field.name not in (name, SUMS_FIELD)
         }
         if (parser := index.fields[0].parser) is not None:
             kept = name if name in parser.keys else next(iter(parser.keys))  # `broken` needs one

@@ -104,7 +104,7 @@ def open(
     given_paths = [path] if isinstance(path, str | bytes | os.PathLike) else path
     if not isinstance(given_paths, Sequence) or not given_paths:
         raise UsageError(f"path is {path!r}: give a path, or a list of them")
-    paths = tuple(pin_paths([check_path("path", part) for part in given_paths]))
+    paths = tuple(pin_paths([check_path("path", given_path) for given_path in given_paths]))
     index = check_path("index", index)
     if not isinstance(mirrors, Sequence):
         raise UsageError(f"mirrors is {mirrors!r:.100}: give folders or URLs in a list")
@@ -550,9 +550,9 @@ class Dataset:
         fields = build_fields(self.index, planned, buffer)
         values = open_samples(self.index, planned, fields, 0, 0)(0)
         del values["__id__"], values["__epoch__"]  # the stream has them
-        for part in self.index.fields:
-            if part.shape == () and part.parser is None and part.name in values:
-                values[part.name] = np.asarray(values[part.name], part.dtype)
+        for field in self.index.fields:
+            if field.shape == () and field.parser is None and field.name in values:
+                values[field.name] = np.asarray(values[field.name], field.dtype)
         return values if self.kind is None else self.kind.finish_sample(values)
 
     def compose_decode(self, decode: Decode | None) -> Decode | None:

@@ -187,20 +187,20 @@ def _choose_own(
     """Return the sample with the fields of its dataset, named and shaped as there."""
     chosen = LoadedSample()
     chosen.stream = sample.stream
-    for part in fields:
-        value = sample[f"{source}/{part.name}"]
-        if part.parser is not None:
+    for field in fields:
+        value = sample[f"{source}/{field.name}"]
+        if field.parser is not None:
             try:
-                chosen |= part.parser.parse_line(value)
+                chosen |= field.parser.parse_line(value)
             except LineError as error:
                 at = f"sample {sample['__id__']:,} of the mixture, {sample['__key__']}"
                 raise FormatError(f"{at}: {error}") from None
-        elif part.shape is None:
-            is_raw = part.dtype == np.uint8 and not part.nesting
-            chosen[part.name] = raw(value) if is_raw else value
+        elif field.shape is None:
+            is_raw = field.dtype == np.uint8 and not field.nesting
+            chosen[field.name] = raw(value) if is_raw else value
         else:
             rows = bytearray(value) if isinstance(value, bytes) else value
-            chosen[part.name] = np.asarray(rows).reshape(part.shape)
+            chosen[field.name] = np.asarray(rows).reshape(field.shape)
     for name, value in sample.items():
         if "/" not in name and (name != "label" or has_label):
             chosen[name] = value
@@ -265,7 +265,7 @@ class MixtureKind(Kind):
         self._names, self._decodes = names, decodes
         self.samples_per_epoch = recipe.length
         self._fields = [
-            [part for part in index.fields if part.name != SUMS_FIELD] for index in indexes
+            [field for field in index.fields if field.name != SUMS_FIELD] for index in indexes
         ]
         self._first: list[int] = joint.first.tolist()
         self._samples, self._subset = len(joint if subset is None else subset), subset

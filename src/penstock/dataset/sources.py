@@ -82,20 +82,20 @@ def convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
     if dtype.kind not in "iu":
         raise UsageError(f"as_dtype is {as_dtype!r}: use integers, such as 'int64'")
     converted = [
-        replace(part, parser=replace(part.parser, integers=dtype.name))
-        if part.parser is not None
-        else replace(part, as_dtype=dtype)
-        if part.dtype.kind in "iu"
-        and not (part.dtype == np.uint8 and part.shape is None)
-        and part.name != SUMS_FIELD
-        else part
-        for part in index.fields
+        replace(field, parser=replace(field.parser, integers=dtype.name))
+        if field.parser is not None
+        else replace(field, as_dtype=dtype)
+        if field.dtype.kind in "iu"
+        and not (field.dtype == np.uint8 and field.shape is None)
+        and field.name != SUMS_FIELD
+        else field
+        for field in index.fields
     ]
     changed = [part for part in converted if part.as_dtype is not None]
     for part in converted:
         if part.parser is not None:
             part.parser.check_defaults()
-    attributes = tuple(part.convert_integers(dtype) for part in index.attributes)
+    attributes = tuple(attribute.convert_integers(dtype) for attribute in index.attributes)
     parsed = [*index.made[-len(attributes) :]] if attributes else []
     parsed += [made for part in converted if part.parser is not None for made in part.made]
     for part in changed:
@@ -129,7 +129,7 @@ class IndexReference(NamedTuple):
     @classmethod
     def make(cls, index: Index, path: str, paths: tuple[str, ...], sidecar: str) -> Self:
         """Refer to the index that is saved at `sidecar`."""
-        dtypes = [part.as_dtype for part in index.fields]
+        dtypes = [field.as_dtype for field in index.fields]
         dtypes += [attribute.as_dtype for attribute in index.attributes]
         return cls(
             path,
@@ -142,7 +142,7 @@ class IndexReference(NamedTuple):
             [(mirror.root, mirror.size, mirror.mtime_ns) for mirror in index.files.mirrors],
             next((dtype for dtype in dtypes if dtype is not None), None),
             index.fields[0].parser,
-            {part.name: part.vocabulary for part in index.fields if part.vocabulary},
+            {field.name: field.vocabulary for field in index.fields if field.vocabulary},
         )
 
     def open(self) -> tuple[Index, str | None]:

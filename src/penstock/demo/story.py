@@ -87,7 +87,7 @@ def _train(train: Path, test: Path, say: Say) -> tuple[Batches, bool]:
     )
     epochs = [list(chain(*batches[n * steps : (n + 1) * steps])) for n in range(EPOCHS)]
     exact = all(len(set(names)) == len(names) == TRAIN_COUNT for names in epochs)
-    fresh = len({tuple(each) for each in epochs}) == EPOCHS
+    fresh = len({tuple(epoch) for epoch in epochs}) == EPOCHS
     if not exact or not fresh:
         say("FAILED: an epoch did not have every sample exactly once, in a new order.")
         return batches, False

@@ -131,7 +131,7 @@ def check_positions(index: Index, path: str) -> Iterator[str]:
     for place in list_saved_paths(path, "positions"):
         try:
             name = str(read_sidecar(place)[0].get("field"))
-            number = [part.name for part in index.fields].index(name)
+            number = [field.name for field in index.fields].index(name)
             saved = read_positions(place, index, number)
         except FileNotFoundError:
             continue

@@ -235,16 +235,16 @@ def join_indexes(parts: Sequence[Index], has_shapes: bool = True) -> JointIndex:
         fingerprint=digest.hexdigest(),
         attributes=tuple(
             JointAttribute(
-                own.name,
-                own.kind,
-                own.values[:0],
-                own.ends,
-                own.classes,
-                own.as_dtype,
+                attribute.name,
+                attribute.kind,
+                attribute.values[:0],
+                attribute.ends,
+                attribute.classes,
+                attribute.as_dtype,
                 tuple(part.attributes[number] for part in parts),
                 first,
             )
-            for number, own in enumerate(parts[0].attributes)
+            for number, attribute in enumerate(parts[0].attributes)
         ),
     )
     object.__setattr__(index, "parts", tuple(parts))
@@ -260,7 +260,7 @@ def _join_field(
     if not coded and len({part.dtype for part in fields}) == 1:
         return fields[0], JointFiles(layouts, first, first_file)
     units = tuple(layout.chunks if isinstance(layout, Chunked) else layout for layout in layouts)
-    first_unit = np.cumsum([0, *(part.count for part in units)], dtype=np.int64)
+    first_unit = np.cumsum([0, *(unit.count for unit in units)], dtype=np.int64)
     field = replace(fields[0], codec=Codec("mixture"))
     if not field.levels:  # whose bytes are more than values
         field = replace(field, dtype=field.as_dtype or field.dtype, as_dtype=None)
@@ -278,21 +278,21 @@ def rename_fields(index: Index, names: Mapping[str, str | None]) -> Index:
                 raise UsageError(f"rename: no field {name!r}, but {', '.join(parser.keys)}")
         return replace(index, fields=(replace(index.fields[0], parser=parser.rename(names)),))
     known = [part.name for part in index.fields]
-    held = [part.name for part in index.attributes]
+    held = [attribute.name for attribute in index.attributes]
     for name in names:
         if name not in known and name not in held:
             raise UsageError(f"rename: there is no field {name!r}, but {', '.join(known + held)}")
     attributes = tuple(
-        replace(part, name=names.get(part.name) or part.name)
-        for part in index.attributes
-        if names.get(part.name, part.name) is not None
+        replace(attribute, name=names.get(attribute.name) or attribute.name)
+        for attribute in index.attributes
+        if names.get(attribute.name, attribute.name) is not None
     )
     kept = [number for number, name in enumerate(known) if names.get(name, name) is not None]
     fields = tuple(
         replace(index.fields[number], name=names.get(known[number]) or known[number])
         for number in kept
     )
-    new = [*(part.name for part in fields), *(part.name for part in attributes)]
+    new = [*(part.name for part in fields), *(attribute.name for attribute in attributes)]
     if not fields or len(set(new)) < len(new):
         raise UsageError(f"rename: the fields would be {new}: give each its own name, and keep one")
     layouts = tuple(index.layouts[number] for number in kept)
@@ -354,10 +354,10 @@ def _check_alike(one: Index, other: Index, number: int) -> None:
         )
     if (one.label_column is None) != (other.label_column is None):
         raise UsageError(f"only one of dataset 0 and dataset {number} has labels: leave them out")
-    shapes = [[part.shape for part in index.attributes] for index in (one, other)]
+    shapes = [[attribute.shape for attribute in index.attributes] for index in (one, other)]
     if shapes[0] != shapes[1]:
         raise UsageError(f"annotations of datasets 0 and {number} differ in shape: {shapes}")
-    if one.classes != other.classes and any(part.classes for part in one.attributes):
+    if one.classes != other.classes and any(attribute.classes for attribute in one.attributes):
         raise UsageError(f"classes of dataset {number}: their numbers would mean two things")
     parsers = [part.fields[0].parser for part in (one, other)]
     if None not in parsers and parsers[0] != parsers[1]:

@@ -113,10 +113,12 @@ class Index:
     def made(self) -> tuple[Field, ...]:
         """The fields of a sample: those that are read, and the attributes."""
         held = (
-            Field(part.name, part.dtype, part.shape if part.ends is None else None)
-            if part.kind == "numbers"
-            else Field(part.name, part.dtype, ())
-            for part in self.attributes
+            Field(
+                attribute.name, attribute.dtype, attribute.shape if attribute.ends is None else None
+            )
+            if attribute.kind == "numbers"
+            else Field(attribute.name, attribute.dtype, ())
+            for attribute in self.attributes
         )
         return (*(made for part in self.fields for made in part.made), *held)
 
@@ -220,7 +222,7 @@ class Index:
         extents, _ = layout.pieces(at)
         if not len(extents.file):
             return f"{self.files.path(0)} (an empty sample)"
-        file, offset, length = (int(part[0]) for part in extents)
+        file, offset, length = (int(extent[0]) for extent in extents)
         more = f" and {len(extents.file) - 1} more pieces" if len(extents.file) > 1 else ""
         return f"{self.files.path(file)} at byte {offset:,} ({length:,} bytes{more}{within})"
 

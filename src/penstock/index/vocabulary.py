@@ -59,7 +59,7 @@ def set_vocabulary(index: Index, vocabulary: Any, path: str) -> Index:
         parser = replace(parser, vocabulary=sizes)
         parser.check_defaults()
         return replace(index, fields=(replace(index.fields[0], parser=parser), *index.fields[1:]))
-    fields = (replace(part, vocabulary=sizes.get(part.name, 0)) for part in index.fields)
+    fields = (replace(field, vocabulary=sizes.get(field.name, 0)) for field in index.fields)
     return replace(index, fields=tuple(fields))
 
 

@@ -190,7 +190,7 @@ class Loader:
         self._in_threads = (
             packed
             or decode is not None
-            or any(part.parser or part.text for part in dataset.index.fields)
+            or any(field.parser or field.text for field in dataset.index.fields)
         )
         self._collate = collate
         self._decode_threads = (

@@ -103,7 +103,7 @@ def _replace_loaders(loaders: Any, make: Any) -> Any:
     if isinstance(loaders, Mapping):
         return {key: _replace_loaders(part, make) for key, part in loaders.items()}
     if isinstance(loaders, list | tuple):
-        return [_replace_loaders(part, make) for part in loaders]
+        return [_replace_loaders(loader, make) for loader in loaders]
     return make(loaders)
 
 

@@ -120,7 +120,7 @@ def _place_files(found: Trace, roots: list[str], synthesize: str | None, sparse:
     from ..traces import replay as replays
 
     names = [found.names[number] for number in range(len(found.names))]
-    paths = replays.map_paths(names, [replays.parse_root(each) for each in roots])
+    paths = replays.map_paths(names, [replays.parse_root(root) for root in roots])
     wanted, read = replays.find_used(found)
     if synthesize is not None:
         paths = replays.place_below(paths, synthesize)

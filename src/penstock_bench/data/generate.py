@@ -179,7 +179,7 @@ def generate_data(
     return Generated(
         folder,
         sum(map(len, plan.paths.values())),
-        sum(plan.bytes_of(part, slice(None)) for part in plan.paths),
+        sum(plan.bytes_of(path, slice(None)) for path in plan.paths),
         sum(len(numbers) for numbers in run.missing.values()),
         run.total_bytes,
         time.monotonic() - started,

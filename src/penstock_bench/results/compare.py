@@ -342,15 +342,15 @@ def find_differences(records: Sequence[Record]) -> tuple[Difference, ...]:
 
 
 def _find_differences(records: Sequence[Record]) -> Iterator[Difference]:
-    flat = [dict(flatten(each.workload)) for each in records]
+    flat = [dict(flatten(record.workload)) for record in records]
     for key in dict.fromkeys(key for each in flat for key in each):
         if key not in _PLACES and not key.startswith("profiling."):
             values = [each.get(key) for each in flat]
             yield from _compare_values(key, values, key not in _TUNING and key != "train.seed")
     for key, serious in (("ranks", True), ("hosts", True), ("seed", False), ("compat", False)):
-        yield from _compare_values(key, [each.values.get(key) for each in records], serious)
+        yield from _compare_values(key, [record.values.get(key) for record in records], serious)
     for section in ("machine", "versions"):
-        parts = [each.values.get(section) or {} for each in records]
+        parts = [record.values.get(section) or {} for record in records]
         for key in dict.fromkeys(key for part in parts for key in part):
             if key != "load_before":
                 yield from _compare_values(

@@ -38,7 +38,7 @@ def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
     output = job.workload.output
     left_out = output.metric.exclude_start_steps, output.metric.exclude_end_steps
     epochs = [list(each) for each in zip(*(rank.epochs for rank in ranks), strict=True)]
-    trained = [each for each in epochs if each[0].kind == "train"]
+    trained = [epoch for epoch in epochs if epoch[0].kind == "train"]
     walks = [[walked.stamps for walked in each] for each in trained]
     samples = sum(walked.samples for each in trained for walked in each)
     size = sum(walked.bytes for each in trained for walked in each)
@@ -58,8 +58,8 @@ def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
         "first_batch_s": max(float(w.stamps.got[0] - w.stamps.asked[0]) for w in first) * metrics.S,
         # The kernel does not count as read what comes by io_uring and memory maps.
         "epochs": [
-            _make_epoch(each, ranks[0].settings.get("backend") not in ("io_uring", "mmap"))
-            for each in epochs
+            _make_epoch(epoch, ranks[0].settings.get("backend") not in ("io_uring", "mmap"))
+            for epoch in epochs
         ],
         "au": {"raw": raw, "ceiling": ceiling, "net": raw / ceiling if ceiling else None},
         "samples_per_s": rate,
@@ -86,14 +86,14 @@ def _make_epoch(ranks: Sequence[WalkedEpoch], counted: bool) -> dict[str, Any]:
     return {
         "epoch": first.number,
         "kind": first.kind,
-        "started": format_iso(min(each.started for each in ranks)),
-        "seconds": max(each.ended - each.started for each in ranks),
-        "samples": sum(each.samples for each in ranks),
-        "bytes": sum(each.bytes for each in ranks),
-        "ranks": [_make_rank(number, each, counted) for number, each in enumerate(ranks)],
+        "started": format_iso(min(rank.started for rank in ranks)),
+        "seconds": max(rank.ended - rank.started for rank in ranks),
+        "samples": sum(rank.samples for rank in ranks),
+        "bytes": sum(rank.bytes for rank in ranks),
+        "ranks": [_make_rank(number, rank, counted) for number, rank in enumerate(ranks)],
         "checkpoints": [
-            {name: each[name] for name in ("step", "seconds", "bytes")}
-            for each in first.checkpoints
+            {name: checkpoint[name] for name in ("step", "seconds", "bytes")}
+            for checkpoint in first.checkpoints
         ],
         "cached_before": first.cached_before,
         "cached_after": first.cached_after,
@@ -124,7 +124,7 @@ def compute_dlio(job: BenchJob, epochs: Sequence[Sequence[WalkedEpoch]]) -> dict
     mode dataset.record_length_bytes."""
     entries: dict[str, Any] = {}
     for kind in ("train", "eval"):
-        chosen = [each for each in epochs if each[0].kind == kind]
+        chosen = [epoch for epoch in epochs if epoch[0].kind == kind]
         if not chosen:
             continue
         samples = sum(walked.samples for each in chosen for walked in each)
@@ -133,8 +133,8 @@ def compute_dlio(job: BenchJob, epochs: Sequence[Sequence[WalkedEpoch]]) -> dict
         if job.compat:
             length = job.workload.dataset.record_length_bytes
         figures = [[rank_figures(job, walked) for walked in each] for each in chosen]
-        au = [[each[1] for each in ranks] for ranks in figures]
-        rates = [[each[2] for each in ranks] for ranks in figures]
+        au = [[rank[1] for rank in ranks] for ranks in figures]
+        rates = [[rank[2] for rank in ranks] for ranks in figures]
         entries |= metrics.dlio_metric(kind, au, rates, length, job.workload.metric.au)
     saved = [taken for each in epochs for taken in each[0].checkpoints]
     if saved:

@@ -253,7 +253,7 @@ def is_job_data(path: str) -> bool:
 
 def filter_below(folders: Sequence[str]) -> Keep:
     """The filter of paths that are one of these folders, or below."""
-    roots = [each if "://" in each else os.path.abspath(each) for each in folders]
+    roots = [folder if "://" in folder else os.path.abspath(folder) for folder in folders]
     return lambda path: any(
         path == root or path.startswith(root.rstrip("/") + "/") for root in roots
     )

@@ -196,7 +196,7 @@ def _write_grid(path: Path | None, grid: Any) -> Iterator[Any]:
                 columns = [f"{policy}_later_s" for policy in block.forecasts]
                 lines.writerow(["form", "nodes", "cache_mb", "storage_mb_s", "cost", *columns])
                 begun = True
-            times = [each.later_s for each in block.forecasts.values()]
+            times = [forecast.later_s for forecast in block.forecasts.values()]
             columns = [each.ravel().tolist() for each in (caches, storages, block.cost, *times)]
             lines.writerows((FORM, block.nodes, *row) for row in zip(*columns, strict=True))
 

@@ -327,7 +327,7 @@ def _show_outcomes(model: str, outcomes: Sequence[Any]) -> None:
     from .. import SOURCES, Result, report
 
     results = report.rank_results(outcomes)
-    bound = next((each for each in results if each.policy == "lower_bound"), None)
+    bound = next((result for result in results if result.policy == "lower_bound"), None)
     headings = ["run", "× bound", "before it", "epoch 1", "later"]
     full = not console.out.is_terminal or console.out.width >= console.WIDE
     headings += ["waiting", *SOURCES] if full else []
@@ -347,13 +347,13 @@ def _show_outcomes(model: str, outcomes: Sequence[Any]) -> None:
             row += [size(float(total)) for total in each.moved_mb.sum(axis=0)]
         style = {"penstock": "bold", "lower_bound": "italic"}.get(each.policy)
         table.add_row(report.mark_policy(each.policy), *row, style=style)
-    refusals = [each for each in outcomes if not isinstance(each, Result)]
+    refusals = [outcome for outcome in outcomes if not isinstance(outcome, Result)]
     for refusal in refusals:
         table.add_row(report.mark_policy(refusal.policy), "cannot run", style="dim")
     console.print_wide(table)
     for refusal in refusals:
         console.show(console.escape(f"{refusal.policy} {report.explain_refusal(refusal)}"))
-    if any(each.policy in report.REPLACING for each in results):
+    if any(result.policy in report.REPLACING for result in results):
         console.show("* trains on other samples than are due: not held by the bound")
 
 
@@ -363,7 +363,7 @@ def _simulation_values(
     """Values of all results, for JSON."""
     return {
         "scenario": scenario.model_dump(mode="json"),
-        "runs": [_outcome_values(each) for each in outcomes],
+        "runs": [_outcome_values(outcome) for outcome in outcomes],
         "sweeps": [
             {
                 "key": each.key,

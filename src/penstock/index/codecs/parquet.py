@@ -219,7 +219,7 @@ def _take_rows(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
     if shape is None:
         return _pack_strings(columns)
     dtype = np.dtype(options["dtype"])
-    arrays = [_take_numbers(part, dtype, tuple(shape)) for part in columns]
+    arrays = [_take_numbers(column, dtype, tuple(shape)) for column in columns]
     return (
         arrays[0] if len(arrays) == 1 else np.concatenate([np.empty((0, *shape), dtype), *arrays])
     )

@@ -160,10 +160,10 @@ def build_npz(scan: Scan, fields: Columns = None, label: str | None = None) -> I
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no samples: its arrays have no rows")
     layouts = []
-    for number, part in enumerate(contents[0].fields):
-        assert part.nbytes is not None
+    for number, field in enumerate(contents[0].fields):
+        assert field.nbytes is not None
         base = np.array([arrays.base[number] for arrays in contents], np.int64)
-        layouts.append(Fixed(first, base, part.nbytes))
+        layouts.append(Fixed(first, base, field.nbytes))
     label_column = np.concatenate(labels) if labels else None
     parts = tuple(contents[0].fields)
     return Index("npz", files, parts, tuple(layouts), sources, label_column=label_column)

@@ -155,7 +155,7 @@ def make_index(
     fields: list[Field] = []
     layouts: list[Layout] = []
     for name, column_parts in parts.items():
-        if columns is None and sum(part.nulls for part in column_parts) == total:
+        if columns is None and sum(column_part.nulls for column_part in column_parts) == total:
             if f"{name}.path" in parts:
                 raise FormatError(f"{files.path(0)}: {name!r} holds only paths: embed the files")
             continue

@@ -184,7 +184,7 @@ def build_pairs(scan: Scan, **settings: Any) -> Index:
     their names. Texts are read with the batch, not indexed.
     """
     index = build(scan, **settings)
-    names = [part.name for part in index.fields]
+    names = [field.name for field in index.fields]
     images = [name for name in names if name in _IMAGES]
     if "txt" not in names:
         raise FormatError(
