@@ -151,7 +151,8 @@ def test_late_devices_in_many_sequences(records: penstock.Dataset, seed: int) ->
 @pytest.mark.parametrize("missing", GUARDS)
 def test_each_guard_is_needed(records: penstock.Dataset, missing: str) -> None:
     """Without it some sequence gives other bytes, which shows that the test above would fail."""
-    assert not all(compared(records, Random(seed), missing) for seed in range(20))
+    seeds = [6, 1]  # of the first twenty the only one, and one of many, that needs its guard
+    assert not all(compared(records, Random(seed), missing) for seed in seeds)
 
 
 # -- batches ahead are not counted, and nothing of them is left ------------------------------------
