@@ -139,7 +139,7 @@ def test_shardings_that_are_refused(processes: list[dict[str, Any]]) -> None:
         assert "rows {0: ((0, 3),), 1: ((3, 4),)}: give" in said["uneven"]
         assert "rows {0: ((0, 2), (4, 8)), " in said["no share"]
         assert "12 samples are not divided evenly by" in said["division"]
-        assert "they are the axes of a torch DeviceMesh" in said["axes"]
+        assert "place no mesh: give a mesh, or no axes" in said["axes"]
         assert "place is a Mesh: give a Place" in said["mesh"]
     assert "Place(rank=0, world_size=1" in processes[0]["errors"]["outside"]
     assert "no device of this process is in" in processes[1]["errors"]["outside"]

@@ -107,7 +107,10 @@ class JAXLoader:
                 kind = "rows of different lengths" if isinstance(leaf, Ragged) else array.dtype
                 raise UsageError(f"{where} has {kind}, and JAX no such arrays: {remedy}")
             if len(array) not in (count, rows):  # "__valid__" has all rows
-                raise UsageError(f"{where} has {len(array)} rows, not {count}: make one a sample")
+                raise UsageError(
+                    f"{where} has {len(array)} rows, not {count}: make one a sample, or give "
+                    "drop_last=True"
+                )
             array = array[np.arange(rows) % len(array)] if len(array) < rows else array
             at, shape = self._sharding, (rows * shares, *array.shape[1:])
             if len(getattr(at, "spec", ())) > array.ndim:
