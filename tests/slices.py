@@ -41,6 +41,11 @@ def stride(coarse: int) -> Any:
     return pytest.mark.parametrize("stride", [coarse, pytest.param(fine, marks=pytest.mark.long)])
 
 
+def scaled(count: int) -> int:
+    """Repetitions of what is tried at random; a quarter where properties have fewer examples."""
+    return count if settings().max_examples >= CASES else -(-count // 4)
+
+
 def fraction(divisor: int) -> settings:
     """Settings of a property that takes long: so many times fewer examples than others have."""
     return settings(max_examples=max(1, settings().max_examples // divisor))

@@ -172,8 +172,9 @@ def check_workers() -> None:
     workers = WorkerProcesses(open_squares, 2)
     try:
         tickets = [workers.submit(task) for task in range(20)]
-        results = [workers.result(ticket, 60.0) for ticket in tickets]
-        assert [int(each["square"][2, 999]) for each in results] == [n * n for n in range(20)]
+        results = [workers.result(ticket, 60.0)[0] for ticket in tickets]
+        squares = [int(result["square"][2, 999]) for result in results]
+        assert squares == [n * n for n in range(20)]
     finally:
         workers.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checkpoint import crashes as checkpoint_crashes
-from tests.slices import first
+from tests.slices import first, scaled
 
 
 @pytest.mark.long
@@ -31,7 +31,9 @@ def test_killed_while_recovering(ranks: int, victim: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", first(1, [2, 1]))
-@pytest.mark.parametrize(("kills", "local"), first(1, [(6, 1), (6, 0), (100, 0), (100, 1)]))
+@pytest.mark.parametrize(
+    ("kills", "local"), first(1, [(6, 1), (6, 0), (scaled(100), 0), (scaled(100), 1)])
+)
 def test_killed_at_any_time(ranks: int, kills: int, local: int) -> None:
     """A kill of one rank or all, at random times of a job that writes most of the time, leaves a
     good checkpoint."""

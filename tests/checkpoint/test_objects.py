@@ -36,7 +36,7 @@ from tests import warm
 from tests.checkpoint.rank_threads import run_job, save_unequal
 from tests.command import run
 from tests.services import S3, SECRET, Fault, Proxy, environment, moto
-from tests.slices import first, fraction, thinned
+from tests.slices import first, fraction, scaled, thinned
 
 SHORT_S = 4
 """A deadline for what fails, which nothing that works misses on a busy machine."""
@@ -466,7 +466,7 @@ def test_killed_at_every_boundary(ranks: int, victim: int, least: int) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("ranks", "kills"),
-    first(0, [(1, 100), (2, 100)]),
+    first(0, [(1, scaled(100)), (2, scaled(100))]),
 )
 def test_killed_at_any_time(ranks: int, kills: int) -> None:
     """A kill of one rank or all, at random times of a job that uploads most of the time, leaves a
