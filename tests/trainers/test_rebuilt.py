@@ -21,5 +21,5 @@ def test_skip_first_batches_is_refused(data: Path, foreign: bool) -> None:
     if foreign:
         loader = DataLoader(list(range(40)), 4, shuffle=True, seed=1)
     skipped = accelerate.skip_first_batches(loader, 3)
-    with pytest.raises(UsageError, match=r"give penstock.torch.StepLoader to"):
+    with pytest.raises(UsageError, match=r"give penstock.torch.StepLoader, without"):
         next(iter(skipped))
