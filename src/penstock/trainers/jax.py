@@ -98,17 +98,16 @@ class JAXLoader:
             fits = jax.config.jax_enable_x64 or self.loader.dataset.index.count <= 2**31
             batch = dict(batch) | {"__valid__": np.arange(rows) < count - batch.repeats}
             batch |= {"__id__": ids} if fits else {}
-        remedy = "make arrays of one shape in decode or collate, or leave it out there"
-        rows_remedy = "make one a sample, or give drop_last=True"
+        remedy = "make one a sample, or give drop_last=True"
 
         def make(path: Any, leaf: Any) -> Any:
             where = f"batch{jax.tree_util.keystr(path)}"
             array = np.asarray(None if isinstance(leaf, Ragged) else leaf)
             if array.dtype.kind not in "biufc" or not array.ndim:
                 kind = "rows of different lengths" if isinstance(leaf, Ragged) else array.dtype
-                raise UsageError(f"{where} has {kind}, and JAX no such arrays: {remedy}")
+                raise UsageError(f"{where} has {kind}, not JAX's: make arrays in decode")
             if len(array) not in (count, rows):  # "__valid__" has all rows
-                raise UsageError(f"{where} has {len(array)} rows, not {count}: {rows_remedy}")
+                raise UsageError(f"{where} has {len(array)} rows, not {count}: {remedy}")
             array = array[np.arange(rows) % len(array)] if len(array) < rows else array
             at, shape = self._sharding, (rows * shares, *array.shape[1:])
             if len(getattr(at, "spec", ())) > array.ndim:
