@@ -348,7 +348,7 @@ def test_parity_is_of_turns():
 def test_a_save_stays_a_short_walk() -> None:
     """A save of one rank to a folder goes through at most 40 functions until it is committed.
 
-    In a process of its own: what other tests left would be freed during the walk.
+    It runs in another process: here, objects that other tests left would be freed during the walk.
     """
     command = [sys.executable, "-m", "benchmarks.walk", "save"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

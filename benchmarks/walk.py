@@ -18,11 +18,10 @@ as read. Runs of two versions of the library are compared in alternation.
 
 With `save` it prints the walk of `Checkpoints.save`: one rank, a folder, no tiers, no broker, a
 small tree of arrays, the third save of its job. Counted are the functions of the library that
-start between the call of `save` and the return of `Repository.commit`, in both threads, each once,
+start between the call of `save` and the return of `Folder.commit`, in both threads, each once,
 in the order of their first call; and their modules. Not counted are properties, the `__init__` of
-dataclasses, and the comprehensions, generator expressions and lambdas in a function, which are
-parts of it. The functions of other folders that checkpoints call are listed after those of
-`penstock.checkpoint`.
+dataclasses, and the comprehensions, generator expressions and lambdas in a function: they are its
+own code. Functions of `penstock.checkpoint` are listed first, then what they call in other folders.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def test_absurd_agings_are_refused() -> None:
 
 
 def test_a_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It refuses a request too many, and goes on."""
+    """A queue that is full refuses one request more, and goes on."""
     monkeypatch.setattr(limits, "pieces_max", 1)
     queue = StorageQueue()
     first = queue.put("read", "demand", 1)

@@ -155,7 +155,7 @@ def top(
                 console.out.width = _any_columns  # all of it goes into a pipe
             console.out.print(render_state(state, console.out.width))
         else:
-            # Shown anew when the broker has told, not when a thread thinks that it is time.
+            # Drawn when the broker has answered: a thread of rich's would draw old numbers again.
             with rich.live.Live(
                 console=console.out, screen=True, auto_refresh=False, vertical_overflow="ellipsis"
             ) as live:

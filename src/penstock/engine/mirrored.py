@@ -289,17 +289,20 @@ class MirroredEngine:
         if len(completion.failures) < len(part.rows):  # members that were tried could have read it
             until_s = time.monotonic() + limits.mirror_pause_s
             self._paused_s |= dict.fromkeys(part.tried, until_s)
+        failed = np.array([failure.extent for failure in completion.failures], np.int64)
         tried = (*part.tried, number)
-        for failure in completion.failures:
-            rows = part.rows[[failure.extent]]
-            untried = self._holders[part.requests.file[failure.extent]].copy()
-            untried[list(tried)] = False
-            if untried.any():
-                alone = _select_extents(part.requests, np.array([failure.extent]), np.arange(2))
-                self._put(_MirroredPart(ticket, alone, rows, tried))
-                self._rerouted += 1
-            else:
-                ticket.failures.append(failure._replace(extent=int(rows[0])))
+        untried = self._holders[part.requests.file[0]].copy()  # all files of a part have the same
+        untried[list(tried)] = False
+        if len(failed) and untried.any():
+            again = _select_extents(part.requests, failed, np.arange(len(failed) + 1))
+            self._put(_MirroredPart(ticket, again, part.rows[failed], tried))
+            self._rerouted += len(failed)
+        else:
+            rows = part.rows[failed].tolist()
+            ticket.failures += [
+                failure._replace(extent=row)
+                for failure, row in zip(completion.failures, rows, strict=True)
+            ]
         ticket.parts -= 1
         if not ticket.parts:
             self._finish(ticket)
