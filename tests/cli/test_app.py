@@ -45,6 +45,18 @@ def test_as_a_process():
         assert (done.stdout, done.stderr, done.returncode) == run(*arguments, code=code)
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["formats"], ["formats", "--json"]])
+def test_a_full_disk_is_one_line(arguments):
+    """Of the file that the output goes to."""
+    command = [sys.executable, "-m", "penstock", *arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "penstock: cannot write the output: No space left on device: make room for it\n"
+    )
+
+
 def test_version():
     """The version alone, for scripts and reports of faults."""
     assert run("--version").stdout == f"penstock {penstock.__version__}\n"

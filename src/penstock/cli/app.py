@@ -6,8 +6,10 @@ message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written
 
 from __future__ import annotations
 
+import errno
 import importlib
 import inspect
+import os
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -194,7 +196,10 @@ app = make_app(
 def main() -> None:
     """Run the command line and exit."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a full disk can be told
     except (PenstockError, ImportError) as error:
         if isinstance(error, ImportError) and error.name not in COMPILED:
             raise
@@ -210,7 +215,8 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
         sys.exit(141)
-
-
-if __name__ == "__main__":
-    main()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python's end would try it again
+        sys.exit(f"penstock: cannot write the output: {error.strerror}: make room for it")

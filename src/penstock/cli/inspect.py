@@ -73,7 +73,10 @@ def inspect(
         dataset = open_dataset(path, index="read", progress=progress, **options)
         states = dict(_check_sidecars(dataset, verify))
         changed = _find_changed(dataset.index, progress) if verify else []
-        choice = _try_shuffle(dataset, batch_size, ranks) if shuffle else None
+        choice = None
+        if shuffle:  # as shuffle="auto" would
+            chosen = choose_shuffle(dataset, Budget(), batch_size, ranks, batch_size * ranks)
+            choice = record_choice(len(dataset), *chosen)
     if as_json:
         console.print_json(_make_report(dataset, states, changed, verify) | {"shuffle": choice})
     else:
@@ -121,12 +124,6 @@ def _find_changed(index: Index, progress: Progress) -> list[str]:
     now, errors = open_store(files.root).probe(files, progress)
     same = (errors == 0) & (now.size == files.size) & (now.mtime_ns == files.mtime_ns)
     return [files.name(int(file)) for file in np.flatnonzero(~same)]
-
-
-def _try_shuffle(dataset: Dataset, batch_size: int, ranks: int) -> dict[str, Any]:
-    """Choice that shuffle="auto" would make, and the measurements for it."""
-    chosen, probed = choose_shuffle(dataset, Budget(), batch_size, ranks, batch_size * ranks)
-    return record_choice(len(dataset), chosen, probed)
 
 
 def _format_choice(choice: dict[str, Any]) -> str:
