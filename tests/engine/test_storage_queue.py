@@ -35,8 +35,9 @@ from penstock.engine import (
 )
 from penstock.engine.request_queue import Aging, RateAccount
 from penstock.engine.storage_queue import PROCESS_QUEUE, QueuedEngine, Turn
-from penstock.testing import EngineRead, EngineSuite, StorageQueueSuite, finish
+from penstock.testing import EngineRead, EngineSuite, finish
 from tests.engine.memory import MemoryEngine
+from tests.engine.queue_suite import StorageQueueSuite
 from tests.interrupts import InterruptAt
 
 

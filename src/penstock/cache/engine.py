@@ -93,7 +93,7 @@ class CachedEngine:
         shell = self._shell
         check_requests(requests, buffers, len(shell.addressed.index.files))
         check_purpose(purpose)
-        shell.check_usable()
+        shell.reports.check_usable()
         size_bytes = int(requests.length.sum())
         if size_bytes <= _direct_bytes_max and self._copy_hits(requests, buffers):
             return shell.accept(None, size_bytes)
@@ -122,7 +122,7 @@ class CachedEngine:
 
     def poll(self, timeout_ns: int) -> list[Completion]:
         """Report finished tickets."""
-        return self._shell.poll(timeout_ns)
+        return self._shell.reports.poll(timeout_ns)
 
     def adopt(self, budget: Budget) -> None:
         """Pass the budget on to the storage engine and the disk, and bound the memory of answers to
@@ -184,7 +184,7 @@ class CachedEngine:
 
 def _fail(shell: weakref.ref[CacheShell], error: PenstockError) -> None:
     if (alive := shell()) is not None:
-        alive.end(error)
+        alive.reports.fail(error)
 
 
 class SourceCheck:

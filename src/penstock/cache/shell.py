@@ -23,9 +23,10 @@ import numpy as np
 
 from .. import limits
 from ..engine.native import Arena
-from ..engine.protocol import Buffer, Completion, Failure, ReadingEngine, check_usable
+from ..engine.protocol import Buffer, Completion, Failure, ReadingEngine
+from ..engine.reports import ReportQueue
 from ..engine.request_queue import Purpose
-from ..engine.threads import WakeUp, join_threads, start_threads
+from ..engine.threads import join_threads, start_threads
 from ..extent import Int, Requests, merge
 from ..plan import cache_actions
 from ..plan.cache_actions import NodeTier, RowFailure
@@ -121,16 +122,9 @@ class CacheShell:
         self._replicas = replicas
         self._turn = rank, len(nodes)
         self.layout = BlockLayout(addressed, placement)
-        self._pid = os.getpid()
-        self._closed = False
-        self._fault: BaseException | None = None
         # Shared with the user's threads.
-        self._lock = threading.RLock()
-        self._news = WakeUp()  # of the thread that polls
+        self.reports = ReportQueue()
         self._submitted_steps: deque[tuple[int, SubmittedStep]] = deque()
-        self._done: list[Completion] = []
-        self._outstanding = 0
-        self._submitted = 0
         self.copied_bytes = 0  # in `CachedEngine.submit`
         self._wake_file = own_descriptor(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._woken = select.poll()
@@ -166,54 +160,22 @@ class CacheShell:
 
     def accept(self, step: SubmittedStep | None, copied_bytes: int = 0) -> int:
         """Return a new ticket. None is a step whose bytes are copied; the next poll reports it."""
-        with self._lock:
-            self.check_usable()
-            ticket = self._submitted
-            self._submitted += 1
-            self._outstanding += 1
+        reports = self.reports
+        with reports.lock:
+            reports.check_usable()
+            ticket = reports.open_ticket()
             if step is None:
                 self.copied_bytes += copied_bytes
-                self._done.append(Completion(ticket, ()))
-                self._news.send()
+                reports.report(Completion(ticket, ()))
             else:
                 self._submitted_steps.append((ticket, step))
                 self._wake()
         return ticket
 
-    def poll(self, timeout_ns: int) -> list[Completion]:
-        """Report finished tickets."""
-        with self._lock:
-            self.check_usable()
-            is_due = bool(self._done) or not self._outstanding
-        if not is_due:
-            self._news.wait(timeout_ns * 1e-9)
-        with self._lock:
-            self.check_usable()
-            done, self._done = self._done, []
-            self._outstanding -= len(done)
-        return done
-
-    def check_usable(self) -> None:
-        """Raise the error that has ended the shell, or UsageError once it is closed."""
-        if self._fault is not None:
-            raise self._fault
-        check_usable(False, self._closed)
-
-    def end(self, error: BaseException) -> None:
-        """End with an error for the user's threads to raise."""
-        with self._lock:
-            self._fault = self._fault or error
-            self._news.send()
-
     def close(self) -> None:
         """End the threads, the storage engine, the slab and the peer."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._news.send()
-        if os.getpid() != self._pid:
-            return  # its threads are the parent's
+        if self.reports.is_inherited or not self.reports.close():
+            return
         self._more.release()
         self._wake()
         join_threads(self._threads)
@@ -231,8 +193,8 @@ class CacheShell:
     def _guard(self, run: Callable[[], None]) -> None:
         try:
             run()
-        except BaseException as error:  # the user's thread raises it
-            self.end(error)
+        except BaseException as error:
+            self.reports.fail(error)
 
     def _wake(self) -> None:
         os.eventfd_write(self._wake_file.fileno(), 1)
@@ -241,7 +203,7 @@ class CacheShell:
         """Wait for storage, and use the disk. The engine's lock lets others submit meanwhile."""
         announced = 0  # tickets and disk work that began, less those that ended
         wait_ns = _poll_ns if self.disk is None else _slice_ns
-        while not self._closed:
+        while not self.reports.is_closed:
             while announced < 1:
                 self._more.acquire()
                 announced += 1
@@ -256,7 +218,7 @@ class CacheShell:
     def _run(self) -> None:
         """Tell the session what happens, event by event, and do what it says."""
         session = self.session
-        while not self._closed and self._fault is None:
+        while not self.reports.is_over:
             completions, requests = self._sleep()
             session.advance(time.monotonic_ns(), self.answers.ahead_bytes)
             self._perform()
@@ -369,9 +331,7 @@ class CacheShell:
     def _report(self, action: cache_actions.ReportStep) -> None:
         del self._steps[action.ticket]
         failures = tuple(Failure(*failure) for failure in action.failures)
-        with self._lock:
-            self._done.append(Completion(action.ticket, failures))
-            self._news.send()
+        self.reports.report(Completion(action.ticket, failures))
 
     # -- storage -------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ One thread for each member waits for its reports and hands on queued parts.
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
 import weakref
@@ -28,17 +27,10 @@ from .. import limits
 from ..budget import Budget
 from ..errors import UsageError
 from ..extent import Int, Requests
-from .protocol import (
-    Buffer,
-    Completion,
-    Failure,
-    ReadingEngine,
-    ReadMethod,
-    check_requests,
-    check_usable,
-)
+from .protocol import Buffer, Completion, Failure, ReadingEngine, ReadMethod, check_requests
+from .reports import ReportQueue
 from .request_queue import AGING, Aging, Purpose, check_purpose
-from .threads import WakeUp, join_threads, start_threads
+from .threads import join_threads, start_threads
 
 _poll_ns = 100_000_000
 
@@ -47,10 +39,10 @@ _poll_ns = 100_000_000
 class _MirroredTicket:
     """A submission, with the number of its parts that are not finished."""
 
-    number: int
     requests: Requests
     buffers: list[Buffer]
     purpose: Purpose
+    number: int = 0
     parts: int = 0
     failures: list[Failure] = field(default_factory=list)
 
@@ -111,15 +103,9 @@ class MirroredEngine:
         self._queued_bytes = [0] * len(members)
         self._paused_s: dict[int, float] = {}  # until when a member is left alone
         self._numbers = itertools.count()  # of parts
-        self._submitted = 0
-        self._tickets: set[_MirroredTicket] = set()
-        self._done: list[_MirroredTicket] = []  # with their buffers, until they are reported
         self._rerouted = 0
-        self._fault: BaseException | None = None
-        self._closed = False
-        self._pid = os.getpid()
-        self._lock = threading.RLock()  # guards all of the above
-        self._news = WakeUp()  # of who polls
+        self._reports = ReportQueue()
+        self._lock = self._reports.lock  # guards all of the above
         self._more: list[SimpleQueue[None]] = [SimpleQueue() for _ in members]
         threads = [
             threading.Thread(
@@ -131,7 +117,7 @@ class MirroredEngine:
             for n, (member, more) in enumerate(zip(self._members, self._more, strict=True))
         ]
         self._finalizer = weakref.finalize(
-            self, _end_members, self._members, self._more, threads, self._pid
+            self, _end_members, self._members, self._more, threads, self._reports
         )
         self._finalizer.atexit = False
         start_threads(threads, self.close)
@@ -145,21 +131,20 @@ class MirroredEngine:
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
         """Cut the requests into parts, and hand on those that there is room for."""
-        check_usable(is_inherited=os.getpid() != self._pid)
+        self._reports.check_usable()
         check_requests(requests, buffers, len(self._holders))
         check_purpose(purpose)
-        ticket = _MirroredTicket(self._submitted, requests, list(buffers), purpose)
+        ticket = _MirroredTicket(requests, list(buffers), purpose)
         parts = self._cut_parts(ticket)
         with self._lock:
-            self._check_usable()
+            self._reports.check_usable()
             if sum(map(len, self._waiting.values())) + len(parts) > limits.pieces_max:
                 raise UsageError(
                     f"over pieces_max {limits.pieces_max} parts would wait: poll first"
                 )
+            ticket.number = self._reports.open_ticket()
             for part in parts:
                 self._put(part)
-            self._submitted += 1
-            self._tickets.add(ticket)
             if not parts:
                 self._finish(ticket)
             self._feed()
@@ -167,15 +152,7 @@ class MirroredEngine:
 
     def poll(self, timeout_ns: int) -> list[Completion]:
         """Report finished tickets."""
-        check_usable(is_inherited=os.getpid() != self._pid)
-        with self._lock:
-            is_due = self._done or not self._tickets or self._closed or self._fault
-        if not is_due:
-            self._news.wait(timeout_ns * 1e-9)
-        with self._lock:
-            self._check_usable()
-            done, self._done = self._done, []
-        return [Completion(ticket.number, tuple(sorted(ticket.failures))) for ticket in done]
+        return self._reports.poll(timeout_ns)
 
     def adopt(self, budget: Budget) -> None:
         """Divide the budget's bandwidth among the members."""
@@ -200,23 +177,14 @@ class MirroredEngine:
 
     def close(self) -> None:
         """Close all members, and end the threads."""
-        if os.getpid() != self._pid:
+        if self._reports.is_inherited:
             return
-        with self._lock:
-            self._closed = True
-            self._news.send()
+        self._reports.close()
         self._finalizer()
         with self._lock:
             self._waiting.clear()
-            self._tickets.clear()
-            self._done.clear()
             for asked in self._asked:
                 asked.clear()
-
-    def _check_usable(self) -> None:
-        check_usable(False, self._closed)
-        if self._fault is not None:
-            raise self._fault
 
     def _cut_parts(self, ticket: _MirroredTicket) -> list[_MirroredPart]:
         """Cut a submission into parts: neighbouring runs with the same holders, of about
@@ -250,7 +218,7 @@ class MirroredEngine:
 
     def _feed(self) -> None:
         """Hand on the waiting parts that there is room for, the most urgent first."""
-        if self._closed or self._fault is not None:
+        if self._reports.is_over:
             return
         now_s = time.monotonic()
         self._paused_s = {m: until_s for m, until_s in self._paused_s.items() if until_s > now_s}
@@ -308,9 +276,8 @@ class MirroredEngine:
             self._finish(ticket)
 
     def _finish(self, ticket: _MirroredTicket) -> None:
-        self._tickets.discard(ticket)
-        self._done.append(ticket)
-        self._news.send()
+        completion = Completion(ticket.number, tuple(sorted(ticket.failures)))
+        self._reports.report(completion, ticket.buffers)
 
     def _take_reports(
         self, number: int, reports: Sequence[Completion], error: BaseException | None
@@ -318,7 +285,7 @@ class MirroredEngine:
         """Process the reports of a member, or its error; return whether it is to be asked again."""
         try:
             with self._lock:
-                if self._closed:
+                if self._reports.is_closed:
                     return False
                 if error is not None:
                     raise error
@@ -326,10 +293,8 @@ class MirroredEngine:
                     self._report(number, report)
                 if reports:
                     self._feed()
-        except BaseException as fault:  # the user's thread raises it
-            with self._lock:
-                self._fault = self._fault or fault
-                self._news.send()
+        except BaseException as fault:
+            self._reports.fail(fault)
             return False
         return True
 
@@ -365,10 +330,10 @@ def _end_members(
     members: Sequence[ReadingEngine],
     more: Sequence[SimpleQueue[None]],
     threads: Sequence[threading.Thread],
-    owner: int,
+    reports: ReportQueue,
 ) -> None:
     """Close the members and end the threads that watch them, unless they are the parent's."""
-    if os.getpid() != owner:
+    if reports.is_inherited:
         return
     for member, asked in zip(members, more, strict=True):
         member.close()  # which ends a wait for its reports

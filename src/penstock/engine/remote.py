@@ -20,10 +20,10 @@ import numpy as np
 from .. import limits
 from ..budget import Budget
 from ..extent import Files, Requests
-from . import threads
 from .object_client import Answer, Bucket, ObjectRefused, retry_until
 from .object_store import open_bucket, parse_root
 from .protocol import Buffer, Completion, Failure, ReadMethod, check_requests, check_usable
+from .reports import ReportQueue
 from .request_queue import AGING, Aging, Purpose, RateAccount
 from .storage_queue import PROCESS_QUEUE
 from .threads import ThreadPool, WakeUp
@@ -51,54 +51,47 @@ class RemoteEngine:
         self._aging = aging
         self.files = files
         self.choice = _choose_method(budget)
-        self._forks = threads.forks
-        self._submitted = 0
-        self._work = _SharedWork(files, deadline_s, stall_s)
+        self._reports = ReportQueue()
+        self._work = _SharedWork(files, deadline_s, stall_s, self._reports)
         self._work.adopt(self.choice.threads, budget.bytes_per_s)
 
     def submit(
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
-        self._check_usable()
+        self._reports.check_usable()
         check_requests(requests, buffers, len(self.files))
         turn_ns = time.monotonic_ns() + self._aging.of(purpose)
-        number = self._submitted
-        self._submitted += 1
-        self._work.add(_ObjectTicket(number, requests, buffers), turn_ns)
+        ticket = self._work.add(_ObjectTicket(requests, buffers), turn_ns)
         PROCESS_QUEUE.count("read", purpose, int(requests.length.sum()))
-        return number
+        return ticket
 
     def poll(self, timeout_ns: int) -> list[Completion]:
-        self._check_usable()
-        return self._work.finished(timeout_ns * 1e-9)
+        return self._reports.poll(timeout_ns)
 
     def close(self) -> None:
         """Drop everything that is not in a buffer yet; requests in flight write nothing more."""
-        if threads.forks == self._forks:
+        if not self._reports.is_inherited:
             self._work.close()
 
     def adopt(self, budget: Budget) -> None:
         """Apply a changed budget to all requests that have not been sent."""
-        self._check_usable()
+        self._reports.check_usable()
         self.choice = _choose_method(budget)
         self._work.adopt(self.choice.threads, budget.bytes_per_s)
 
     def survey(self) -> None:
         """Do nothing: there is one way to read objects."""
-        self._check_usable()
+        self._reports.check_usable()
 
     def counters(self) -> dict[str, int]:
         """Return totals of finished tickets: bytes, runs, extents, tickets; and the numbers of all
         requests, and of repeats among them."""
-        check_usable(threads.forks != self._forks)
+        check_usable(self._reports.is_inherited)
         return dict(self._work.counters)
 
     def __del__(self) -> None:
         if hasattr(self, "_work"):
             self.close()
-
-    def _check_usable(self) -> None:
-        check_usable(threads.forks != self._forks, self._work.closed)
 
 
 def _choose_method(budget: Budget) -> ReadMethod:
@@ -115,8 +108,8 @@ def _choose_method(budget: Budget) -> ReadMethod:
 class _ObjectTicket:
     """A submission: destinations of its bytes, the number of unfinished pieces, and failures."""
 
-    def __init__(self, number: int, requests: Requests, buffers: Sequence[Buffer]) -> None:
-        self.number = number
+    def __init__(self, requests: Requests, buffers: Sequence[Buffer]) -> None:
+        self.number = 0
         self.buffers = list(buffers)
         self.file = requests.file.tolist()
         self.offset = requests.offset.tolist()
@@ -192,7 +185,9 @@ class _SharedWork:
     """State that the threads share. It holds no reference to the engine, so the engine can be
     collected."""
 
-    def __init__(self, files: Files, deadline_s: float, stall_s: float) -> None:
+    def __init__(
+        self, files: Files, deadline_s: float, stall_s: float, reports: ReportQueue
+    ) -> None:
         where = parse_root(files.root)
         self._files = files
         self._prefix = f"{where.key}/" if where.key else ""
@@ -200,23 +195,19 @@ class _SharedWork:
         self._bucket = (open_bucket if hub else Bucket)(where.bucket, min(stall_s, deadline_s))
         self._deadline_s = deadline_s
         self._threads = ThreadPool(limits.object_requests_max, "penstock-object")
-        lock = threading.Lock()  # guards all that follows
-        self._lock = lock
-        self._news = WakeUp()  # of who polls
+        self._reports = reports
+        self._lock = lock = reports.lock  # guards all that follows
         self._copied = WakeUp()  # of who closes
-        self.closed = False
         self._ended = threading.Condition(lock)  # it is closed; threads of the pool wait for this
         self._queue: list[tuple[int, int, _ObjectPiece]] = []  # heap: turn, which one, the piece
         self._queued = 0  # so far
         self._tickets: set[_ObjectTicket] = set()
-        self._done: list[tuple[Completion, list[Buffer]]] = []  # buffers live until the report
         self._room = threading.Condition(lock)  # less is in flight than before; and for this
         self._bytes = 0  # in flight, gaps included
         self._active = 0
         self._copying = 0
         self._requests_max = 0
         self._account = RateAccount()
-        self._defect: BaseException | None = None
         self.counters = dict.fromkeys(
             ("bytes", "runs", "extents", "tickets", "requests", "retries"), 0
         )
@@ -227,9 +218,10 @@ class _SharedWork:
             self._account.set_rate(bytes_per_s, time.monotonic_ns())
             self._start()
 
-    def add(self, ticket: _ObjectTicket, turn_ns: int) -> None:
+    def add(self, ticket: _ObjectTicket, turn_ns: int) -> int:
         pieces = ticket.pieces()
         with self._lock:
+            ticket.number = self._reports.open_ticket()
             self._tickets.add(ticket)
             for piece in pieces:
                 heappush(self._queue, (turn_ns, self._queued, piece))
@@ -237,24 +229,13 @@ class _SharedWork:
             if not pieces:
                 self._finish(ticket)
             self._start()
-
-    def finished(self, timeout_s: float) -> list[Completion]:
-        with self._lock:
-            is_due = self._done or not self._tickets or self.closed or self._defect
-        if not is_due:
-            self._news.wait(timeout_s)
-        with self._lock:
-            if self._defect is not None:
-                raise self._defect
-            done, self._done = self._done, []
-            return [completion for completion, _ in done]
+        return ticket.number
 
     def close(self) -> None:
         """After an interrupt it may be called again."""
         with self._lock:
-            self.closed = True
+            self._reports.close()
             self._queue.clear()
-            self._done.clear()
             self._ended.notify_all()
             self._room.notify_all()
         self._copied.wait_until(lambda: not self._copying)
@@ -262,7 +243,6 @@ class _SharedWork:
             for ticket in self._tickets:
                 ticket.buffers.clear()
             self._tickets.clear()
-        self._news.send()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
@@ -280,7 +260,7 @@ class _SharedWork:
                 over = self._active > self._requests_max
                 # At the end of the program the interpreter waits for the threads.
                 is_ending = not threading.main_thread().is_alive()
-                if self.closed or over or not self._queue or is_ending:
+                if self._reports.is_closed or over or not self._queue or is_ending:
                     self._active -= 1
                     return
                 piece = heappop(self._queue)[-1]
@@ -289,10 +269,9 @@ class _SharedWork:
             try:
                 self._read(piece)
             except BaseException as error:  # a defect of ours: poll raises it
+                self._reports.fail(error)
                 with self._lock:
-                    self._defect = error
                     self._active -= 1
-                    self._news.send()
                 return
             del piece  # and with it the buffers
             with self._lock:
@@ -301,7 +280,7 @@ class _SharedWork:
 
     def _can_go_on(self) -> bool:
         """True if there is nothing to do, or room for the bytes of the next piece."""
-        if self.closed or not self._queue or not self._bytes:
+        if self._reports.is_closed or not self._queue or not self._bytes:
             return True
         piece = self._queue[0][-1]
         return self._bytes + piece.stop - piece.start <= limits.object_inflight_bytes
@@ -321,7 +300,7 @@ class _SharedWork:
         except ObjectRefused as error:
             code = error.code
         with self._lock:
-            if self.closed:
+            if self._reports.is_closed:
                 return
             self._copying += 1
         try:
@@ -336,7 +315,7 @@ class _SharedWork:
                 ticket.unfinished -= 1
                 if not ticket.unfinished:
                     self._finish(ticket)
-                if self.closed:  # who closes waits for the copies
+                if self._reports.is_closed:  # who closes waits for the copies
                     self._copied.send()
 
     def _fetch(self, file: int, start: int, stop: int) -> memoryview:
@@ -373,11 +352,11 @@ class _SharedWork:
     def _pause(self, seconds: float) -> bool:
         """Wait, unless the engine is closed; return True if it is open."""
         with self._lock:
-            return not self._ended.wait_for(lambda: self.closed, seconds)
+            return not self._ended.wait_for(lambda: self._reports.is_closed, seconds)
 
     def _finish(self, ticket: _ObjectTicket) -> None:
         """Note a ticket for the next report. Call with the lock held."""
-        if self.closed:
+        if self._reports.is_closed:
             return
         self._tickets.discard(ticket)
         buffers, ticket.buffers = ticket.buffers, []
@@ -390,5 +369,4 @@ class _SharedWork:
         self.counters["runs"] += len(ticket.runs) - 1
         self.counters["extents"] += len(ticket.length)
         self.counters["tickets"] += 1
-        self._done.append((completion, buffers))
-        self._news.send()
+        self._reports.report(completion, buffers)

@@ -21,10 +21,6 @@
         def make(self, count, timeout_s):
             return [MyPeer(node, ...) for node in range(count)]
 
-    class TestMyQueue(StorageQueueSuite):
-        def make(self, inflight_bytes_max, clock):
-            return MyQueue(inflight_bytes_max, clock=clock)
-
 A subclass says how to make one; overriding a test of a suite is a defect, and is refused. The
 suites need pytest and hypothesis; nothing else in penstock imports them. `same_batch` needs
 neither: it checks, in a training loop, that ranks have equal batches.
@@ -42,7 +38,6 @@ if TYPE_CHECKING:
     from .formats import FormatSuite as FormatSuite
     from .formats import Written as Written
     from .peer import PeerSuite as PeerSuite
-    from .storage_queue import StorageQueueSuite as StorageQueueSuite
     from .suite import EngineRead as EngineRead
     from .suite import finish as finish
     from .suite import write_files as write_files
@@ -54,7 +49,6 @@ else:
             "formats": "FormatSuite Written",
             "peer": "PeerSuite",
             "suite": "EngineRead finish write_files",
-            "storage_queue": "StorageQueueSuite",
             "batch_peers": "same_batch",
         },
     )

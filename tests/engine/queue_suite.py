@@ -1,4 +1,5 @@
-"""The conformance suite of queues that reads and writes share: `StorageQueueSuite`."""
+"""The tests of a storage queue, as a suite: the queue of the library passes them, and queues with a
+defect do not."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ..clock import Clock, JumpingClock
-from ..engine.request_queue import Kind, Purpose
-from ..engine.storage_queue import StorageQueue, Turn
-from ..errors import UsageError
-from .suite import Suite, second_ns
+from penstock.clock import Clock, JumpingClock
+from penstock.engine.request_queue import Kind, Purpose
+from penstock.engine.storage_queue import StorageQueue, Turn
+from penstock.errors import UsageError
+from penstock.testing.suite import Suite, second_ns
 
 _checked = settings(
     deadline=None,
