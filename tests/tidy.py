@@ -82,7 +82,7 @@ them."""
 BUDGETS = {
     "": 1_775,
     "cache": 4_016,
-    "checkpoint": 6_625,
+    "checkpoint": 6_622,
     "cli": 2_368,
     "convert": 2_721,
     "dataset": 4_696,
@@ -91,7 +91,7 @@ BUDGETS = {
     "engine": 5_734,
     "images": 1_544,
     "index": 12_821,
-    "loader": 6_097,
+    "loader": 6_082,
     "order": 2_635,
     "penstock_bench": 12_956,
     "penstock_sim": 6_886,

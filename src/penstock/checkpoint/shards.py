@@ -24,6 +24,7 @@ import numpy as np
 
 from ..budget import Budget
 from ..engine.native import crc32c
+from ..engine.request_queue import RateAccount
 from ..engine.storage_queue import PROCESS_QUEUE, Turn, number_file
 from ..engine.threads import ThreadPool, WakeUp
 from ..errors import DataError, MissingError, StorageError
@@ -67,8 +68,7 @@ class Flush:
     budget: Budget
     shared: bool = field(default=True, kw_only=True)
     stopped: bool = field(default=False, init=False)
-    _due_s: float = field(default=0.0, init=False)
-    """When what was written so far should have taken until."""
+    _account: RateAccount = field(default_factory=RateAccount, init=False)
     _permit: TransferPermit | None = field(default=None, init=False)
     _turn: Turn | None = field(default=None, init=False)
     _is_writing: bool = field(default=False, init=False)
@@ -83,7 +83,6 @@ class Flush:
         """Change the rate, from the next turn on."""
         with self._lock:
             self.budget = budget
-            self._due_s = 0.0  # what was owed at the old rate is not waited for
             self._bound_process()
         self._news.send()
 
@@ -165,19 +164,17 @@ class Flush:
         while True:
             with self._lock:
                 self.check()
-                rate = self.budget.bytes_per_s
-                now_s = time.monotonic()
-                self._due_s = max(self._due_s, now_s - _TURN_S)
-                if rate is None or self._due_s <= now_s:
+                rate, now_ns = self.budget.bytes_per_s, time.monotonic_ns()
+                self._account.set_rate(rate, now_ns)
+                wait_ns = self._account.find_wait_ns(now_ns)
+                if not wait_ns:
                     process_rate = PROCESS_QUEUE.bytes_per_s if self.shared else None
                     slowest = min(rate or math.inf, process_rate or math.inf)
                     whole = int(min(slowest * _TURN_S, _TURN_BYTES_MAX)) & -_TURN_BYTES_MIN
                     length = min(left_bytes, max(_TURN_BYTES_MIN, whole))
-                    if rate is not None:
-                        self._due_s += length / rate
+                    self._account.charge(length, now_ns)
                     return length
-                wait_s = self._due_s - now_s
-            self._news.wait(wait_s)
+            self._news.wait(wait_ns * 1e-9)
 
     def _wait_for_broker(self, length: int, left_bytes: int) -> None:
         """Wait until the broker allows a turn. left_bytes: of the whole write."""

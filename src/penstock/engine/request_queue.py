@@ -180,7 +180,7 @@ class RateAccount:
         """Return the time until bytes may start to move; 0 for now."""
         return 0 if self._bytes_per_s is None else max(0, self._paid_ns - now_ns)
 
-    def charge(self, bytes_: int, now_ns: int) -> None:
+    def charge(self, bytes_: float, now_ns: int) -> None:
         """Charge bytes that start to move."""
         if self._bytes_per_s is not None:
             start_ns = max(self._paid_ns, now_ns - _BURST_NS)

@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from ..engine.request_queue import RateAccount
 from ..engine.threads import WakeUp
 
-_credit_s = 0.05  # most unused time that idle threads may use later, at the rate
 _wait_s = 60.0  # longest wait at once: a debt at a rate near zero outlasts any lock
 
 
@@ -29,8 +29,8 @@ class CpuThrottle:
         self._lock = threading.Lock()
         self._waiting: set[WakeUp] = set()  # of each thread that waits
         self._rate = rate
-        self._owed_s = 0.0
-        self._settled_s = time.monotonic()
+        self._account = RateAccount()  # of nanoseconds
+        self._account.set_rate(None if rate is None else rate * 1e9, 0)
         self._closed = False
         self._limits = 0  # times that a limit was introduced: use before the last is not charged
         self._own = threading.local()
@@ -43,11 +43,10 @@ class CpuThrottle:
     def adopt(self, rate: float | None) -> None:
         """Apply a rate from now on. A debt remains until there is no limit."""
         with self._lock:
-            self._settle()
             if self._rate is None:
-                self._limits += 1
-                self._owed_s = 0.0  # time used without a limit is free
+                self._limits += 1  # time used without a limit is free
             self._rate = rate
+            self._account.set_rate(None if rate is None else rate * 1e9, time.monotonic_ns())
         self._wake_all()
 
     def close(self) -> None:
@@ -59,29 +58,22 @@ class CpuThrottle:
     @property
     def is_in_debt(self) -> bool:
         """True if `wait` would have to wait now."""
-        if self._rate is None:
-            return False
         with self._lock:
-            self._settle()
-            return self._rate is not None and self._owed_s > 0
+            return self._account.find_wait_ns(time.monotonic_ns()) > 0
 
     def charge(self, used_s: float) -> None:
         """Charge processor time that was used. Does not wait."""
-        if self._rate is None:  # time used without a limit is free
-            return
         with self._lock:
-            self._settle()
-            self._owed_s += used_s
+            self._account.charge(used_s * 1e9, time.monotonic_ns())
 
     def wait(self, timeout_s: float = math.inf) -> None:
         """Wait until there is no debt, or the time is over."""
         deadline_s = time.monotonic() + timeout_s
 
         def find_wait_s() -> float:
-            self._settle()
-            if self._rate is None or self._owed_s <= 0:
-                return 0.0
-            return min(self._owed_s / self._rate, deadline_s - self._settled_s)
+            now_ns = time.monotonic_ns()
+            wait_s = self._account.find_wait_ns(now_ns) * 1e-9
+            return min(wait_s, deadline_s - now_ns * 1e-9)
 
         self._wait_while(find_wait_s)
 
@@ -128,10 +120,3 @@ class CpuThrottle:
     def _wake_all(self) -> None:
         for news in self._waiting.copy():
             news.send()
-
-    def _settle(self) -> None:
-        now_s = time.monotonic()
-        if self._rate is not None:
-            earned_s = (now_s - self._settled_s) * self._rate
-            self._owed_s = max(-_credit_s * self._rate, self._owed_s - earned_s)
-        self._settled_s = now_s
