@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/files.hpp"
+#include "engine/checked_files.hpp"
 #include "engine/reader.hpp"
 #include "engine/ticket.hpp"
 
@@ -93,7 +93,7 @@ class Engine final : private RunObserver {
   std::chrono::nanoseconds settle_debt();
   void start_threads();
 
-  Files files_;
+  CheckedFiles files_;
   const std::uint32_t owner_;
 
   mutable std::mutex mutex_;

@@ -148,7 +148,7 @@ std::size_t copy_guarded(const ChunkFile* files, const ExtentSource* from, const
 
 class MappedReader final : public Reader {
  public:
-  MappedReader(Files& files, RunObserver& observer) : files_(files), observer_(observer) {}
+  MappedReader(CheckedFiles& files, RunObserver& observer) : files_(files), observer_(observer) {}
 
   void read(const TicketPtr& ticket, std::size_t first_run, std::size_t last_run,
             Access /* through the page cache in any case */) override {
@@ -219,13 +219,13 @@ class MappedReader final : public Reader {
     }
   }
 
-  Files& files_;
+  CheckedFiles& files_;
   RunObserver& observer_;
 };
 
 }  // namespace
 
-std::unique_ptr<Reader> make_mapped_reader(Files& files, RunObserver& observer) {
+std::unique_ptr<Reader> make_mapped_reader(CheckedFiles& files, RunObserver& observer) {
   return std::make_unique<MappedReader>(files, observer);
 }
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "engine/files.hpp"
+#include "engine/checked_files.hpp"
 #include "ground/elapsed_time.hpp"
 #include "ground/limits.hpp"
 
@@ -39,12 +39,12 @@ OpenFiles& OpenFiles::of_process() {
   return *found;
 }
 
-void OpenFiles::add(Files* files) {
+void OpenFiles::add(CheckedFiles* files) {
   const std::lock_guard lock(mutex_);
   files_.push_back(files);
 }
 
-void OpenFiles::remove(Files* files) {
+void OpenFiles::remove(CheckedFiles* files) {
   const std::lock_guard lock(mutex_);
   std::erase(files_, files);
 }
@@ -81,7 +81,7 @@ Room OpenFiles::take_room(bool is_first) {
 bool OpenFiles::close_idle() {
   const std::lock_guard lock(mutex_);
   std::vector<IdleFile> idle;
-  for (Files* files : files_) files->list_idle(idle);
+  for (CheckedFiles* files : files_) files->list_idle(idle);
   const std::size_t wanted = std::min(idle.size(), idle.size() / 16 + 1);
   const auto older = [](const IdleFile& a, const IdleFile& b) { return a.used < b.used; };
   const auto last = idle.begin() + static_cast<std::ptrdiff_t>(wanted);

@@ -15,7 +15,7 @@
 
 namespace penstock {
 
-class Files;
+class CheckedFiles;
 
 // A descriptor that may be kept open, with the number of its users: both in one word, so that no
 // user can come between finding it idle and closing it.
@@ -57,8 +57,8 @@ class OpenFiles {
   // That of this process. A forked child gets one of its own: locks of its parent's may be held.
   static OpenFiles& of_process();
 
-  void add(Files* files);
-  void remove(Files* files);
+  void add(CheckedFiles* files);
+  void remove(CheckedFiles* files);
 
   // Take room before a file is opened, so that never more are open than are allowed; if all is
   // taken, idle files are closed, the least recently used first. `kept` room is for every file; a
@@ -81,8 +81,8 @@ class OpenFiles {
   bool take_below(std::ptrdiff_t bound);
 
   const pid_t owner_;
-  std::mutex mutex_;  // taken before those of Files
-  std::vector<Files*> files_;
+  std::mutex mutex_;  // taken before those of CheckedFiles
+  std::vector<CheckedFiles*> files_;
   std::atomic<std::ptrdiff_t> open_{0};  // files that are open, or about to be
   std::atomic<std::ptrdiff_t> allowance_{0};
   std::atomic<std::int64_t> allowance_read_{-1};  // tick of the coarse clock

@@ -7,7 +7,7 @@ namespace {
 
 class PreadReader final : public Reader {
  public:
-  PreadReader(Files& files, RunObserver& observer)
+  PreadReader(CheckedFiles& files, RunObserver& observer)
       : files_(files), observer_(observer) {}
 
   void read(const TicketPtr& ticket, std::size_t first, std::size_t last,
@@ -22,14 +22,14 @@ class PreadReader final : public Reader {
   }
 
  private:
-  Files& files_;
+  CheckedFiles& files_;
   RunObserver& observer_;
   Transfer transfer_;
 };
 
 }  // namespace
 
-std::unique_ptr<Reader> make_pread_reader(Files& files, RunObserver& observer) {
+std::unique_ptr<Reader> make_pread_reader(CheckedFiles& files, RunObserver& observer) {
   return std::make_unique<PreadReader>(files, observer);
 }
 

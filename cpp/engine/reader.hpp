@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "engine/files.hpp"
+#include "engine/checked_files.hpp"
 #include "engine/ticket.hpp"
 
 namespace penstock {
@@ -21,9 +21,9 @@ class Reader {
   virtual void progress() {}
 };
 
-std::unique_ptr<Reader> make_pread_reader(Files& files, RunObserver& observer);
-std::unique_ptr<Reader> make_mapped_reader(Files& files, RunObserver& observer);
+std::unique_ptr<Reader> make_pread_reader(CheckedFiles& files, RunObserver& observer);
+std::unique_ptr<Reader> make_mapped_reader(CheckedFiles& files, RunObserver& observer);
 // Null if the kernel refuses a ring; `error` is then its errno.
-std::unique_ptr<Reader> make_uring_reader(Files& files, RunObserver& observer, int& error);
+std::unique_ptr<Reader> make_uring_reader(CheckedFiles& files, RunObserver& observer, int& error);
 
 }  // namespace penstock

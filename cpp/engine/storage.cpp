@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/files.hpp"
+#include "engine/checked_files.hpp"
 
 namespace penstock {
 namespace {

@@ -52,7 +52,7 @@ bool Bounce::reserve(std::size_t bytes) {
 
 void Bounce::Free::operator()(std::byte* p) const { std::free(p); }
 
-void Transfer::begin(Files& files, TicketPtr ticket, std::size_t run, Access access,
+void Transfer::begin(CheckedFiles& files, TicketPtr ticket, std::size_t run, Access access,
                      bool may_wait) {
   ticket_ = std::move(ticket);
   run_ = run;
@@ -223,7 +223,7 @@ void Transfer::scatter(std::int64_t begin, std::int64_t bytes) {
   }
 }
 
-TicketPtr Transfer::finish(Files& files) {
+TicketPtr Transfer::finish(CheckedFiles& files) {
   const bool started = opened_.fd >= 0;
   if (error_ != 0 || position_ < end_) {
     for (std::size_t i = ticket_->runs[run_]; i < ticket_->runs[run_ + 1]; ++i) {

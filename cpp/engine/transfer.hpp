@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/files.hpp"
+#include "engine/checked_files.hpp"
 #include "ground/limits.hpp"
 #include "engine/ticket.hpp"
 
@@ -43,7 +43,7 @@ class Transfer {
     unsigned count;
   };
 
-  void begin(Files& files, TicketPtr ticket, std::size_t run, Access access, bool may_wait = true);
+  void begin(CheckedFiles& files, TicketPtr ticket, std::size_t run, Access access, bool may_wait = true);
   bool is_ready() const { return error_ == 0; }  // if not, it has failed: finish it
   bool lacks_descriptor() const;  // it has failed, because the process may open no more files
   int fd() const { return opened_.fd; }
@@ -55,7 +55,7 @@ class Transfer {
   bool accept(std::int64_t result);
   // Report the missing extents, release the file, and return the ticket to be counted down. Every
   // run ends after a bounded number of calls.
-  TicketPtr finish(Files& files);
+  TicketPtr finish(CheckedFiles& files);
 
  private:
   bool begin_parts();

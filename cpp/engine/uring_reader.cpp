@@ -18,7 +18,7 @@ namespace {
 
 class UringReader final : public Reader {
  public:
-  UringReader(std::unique_ptr<Ring> ring, Files& files, RunObserver& observer)
+  UringReader(std::unique_ptr<Ring> ring, CheckedFiles& files, RunObserver& observer)
       : ring_(std::move(ring)), files_(files), observer_(observer) {
     for (std::size_t slot = 0; slot < transfers_.size(); ++slot) free_.push_back(slot);
   }
@@ -120,7 +120,7 @@ class UringReader final : public Reader {
   }
 
   std::unique_ptr<Ring> ring_;
-  Files& files_;
+  CheckedFiles& files_;
   RunObserver& observer_;
   std::array<Transfer, limits::ring_entries> transfers_;
   std::vector<std::size_t> free_;
@@ -130,7 +130,7 @@ class UringReader final : public Reader {
 
 }  // namespace
 
-std::unique_ptr<Reader> make_uring_reader(Files& files, RunObserver& observer, int& error) {
+std::unique_ptr<Reader> make_uring_reader(CheckedFiles& files, RunObserver& observer, int& error) {
   auto ring = Ring::make(limits::ring_entries, error);
   if (!ring) return nullptr;
   return std::make_unique<UringReader>(std::move(ring), files, observer);

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/files.hpp"
+#include "engine/checked_files.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/dataset.hpp"
 
@@ -54,7 +54,7 @@ void check_bytes(const Dataset& data, std::uint32_t file, const Opened& opened) 
 // A reader takes kept room for any number of files, and the lent part of the allowance for none but
 // its first; who may wait gets room as soon as a lent file is released.
 void room_is_divided(const Dataset& data, std::size_t keep_max) {
-  Files files(data.columns(), keep_max);
+  CheckedFiles files(data.columns(), keep_max);
   std::vector<Opened> held;
   while (std::ssize(held) < allowance - lent) {
     held.push_back(files.open(static_cast<std::uint32_t>(held.size()), Access::buffered, false));
@@ -92,11 +92,11 @@ void refusals_return_room(Random& random) {
   const std::vector<std::int64_t> end{std::ssize(name)}, zero{0};
   for (const std::size_t keep_max : {0, 10}) {
     for (int i = 0; i < descriptors; ++i) {
-      Files files(data.columns(), keep_max);
+      CheckedFiles files(data.columns(), keep_max);
       CHECK(files.open(0, Access::buffered).error == ENOENT);
       CHECK(files.open(1, Access::buffered).error == ESTALE);
       CHECK(files.map(0).error == ENOENT);
-      Files undirected({"/proc/self", name, end, zero, zero}, keep_max);
+      CheckedFiles undirected({"/proc/self", name, end, zero, zero}, keep_max);
       CHECK(undirected.open(0, Access::direct).error == ESTALE);
       CHECK(counted() == 0);
     }
@@ -104,7 +104,7 @@ void refusals_return_room(Random& random) {
 }
 
 // Read as the readers do: a thread waits for its first file only, and for others does without.
-void read_some(Files& files, const Dataset& data, Random& random) {
+void read_some(CheckedFiles& files, const Dataset& data, Random& random) {
   std::vector<Opened> held;
   std::vector<Mapped> maps;
   for (std::int64_t left = 1 + below(random, 12); left > 0; --left) {
@@ -133,9 +133,9 @@ void read_some(Files& files, const Dataset& data, Random& random) {
 // More threads than files may be open, on tables that keep their files and one that does not.
 void many_threads_on_few_files(const Dataset& data) {
   constexpr std::size_t thread_count = 2 * allowance;
-  std::vector<std::unique_ptr<Files>> tables;
+  std::vector<std::unique_ptr<CheckedFiles>> tables;
   for (const std::size_t keep_max : {file_count, file_count, std::size_t{0}}) {
-    tables.push_back(std::make_unique<Files>(data.columns(), keep_max));
+    tables.push_back(std::make_unique<CheckedFiles>(data.columns(), keep_max));
   }
   std::atomic<std::size_t> reading{thread_count};
   std::vector<std::thread> threads;

@@ -178,7 +178,7 @@ void check_run(const Run& run, const Bytes& content, std::int64_t bad) {
 
 void any_answers(Random& random) {
   const Dataset data({random_bytes(random, 700'001)});
-  Files files(data.columns(), 10);
+  CheckedFiles files(data.columns(), 10);
   Transfer transfer;
   for (int round = 0; round < 4000; ++round) {
     const Access access = round % 2 == 0 ? Access::buffered : Access::direct;
@@ -202,7 +202,7 @@ void any_answers(Random& random) {
 // A kernel that refuses for ever is an error in the end.
 void refused_for_ever(Random& random) {
   const Dataset data({random_bytes(random, 10'000)});
-  Files files(data.columns(), 10);
+  CheckedFiles files(data.columns(), 10);
   for (const int error : {EINTR, EAGAIN}) {
     Bytes memory(200);
     const auto ticket = std::make_shared<Ticket>();
@@ -223,7 +223,7 @@ void refused_for_ever(Random& random) {
 // Offsets up to 2^63 - 1, and lengths of gigabytes, by the real kernel.
 void ends_of_the_range(Random& random) {
   const Dataset data({random_bytes(random, 10'000)});
-  Files files(data.columns(), 10);
+  CheckedFiles files(data.columns(), 10);
   for (const Access access : {Access::buffered, Access::direct}) {
     for (const std::int64_t offset : {most, most - 1, most - 511, most - 4096, most / 2, std::int64_t{1} << 40}) {
       for (const std::int64_t length : {0, 1, 100, 511, 4096}) {
@@ -247,14 +247,14 @@ void ends_of_the_range(Random& random) {
 // Names and columns that no index should have.
 void hostile_tables() {
   const std::vector<std::int64_t> size(3, 1), ends{5, 2, 1 << 20};
-  Files files({"/", "names", ends, size, size}, 10);
+  CheckedFiles files({"/", "names", ends, size, size}, 10);
   for (std::uint32_t i = 0; i < 3; ++i) CHECK(files.open(i, Access::direct).error == ENOENT);
   const std::string long_name(5000, 'x');
   const std::vector<std::int64_t> long_end{5000}, one{1};
-  CHECK(Files({"/", long_name, long_end, one, one}, 0).open(0, Access::buffered).error == ENAMETOOLONG);
+  CHECK(CheckedFiles({"/", long_name, long_end, one, one}, 0).open(0, Access::buffered).error == ENAMETOOLONG);
   bool refused = false;
   try {
-    Files({"/", "names", ends, one, size}, 10);
+    CheckedFiles({"/", "names", ends, one, size}, 10);
   } catch (const std::invalid_argument&) {
     refused = true;
   }
@@ -266,7 +266,7 @@ void pipe_instead_of_file(Random& random) {
   const Dataset data({random_bytes(random, 10)});
   ::unlink(data.path(0).c_str());
   CHECK(::mkfifo(data.path(0).c_str(), 0600) == 0);
-  Files files(data.columns(), 10);
+  CheckedFiles files(data.columns(), 10);
   CHECK(files.open(0, Access::buffered).error == ESTALE);
 }
 

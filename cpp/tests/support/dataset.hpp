@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tests/support/check.hpp"
-#include "engine/files.hpp"
+#include "engine/checked_files.hpp"
 
 namespace penstock::tests {
 

@@ -31,7 +31,7 @@ bool is_shortage(int error);
 
 enum class Access : std::uint8_t { buffered, direct };
 
-// A descriptor, or errno. Files::release closes it if it is `owned`, and unpins it if it is kept.
+// A descriptor, or errno. CheckedFiles::release closes it if it is `owned`, and unpins it if it is kept.
 struct Opened {
   int fd = -1;
   int error = 0;
@@ -57,7 +57,7 @@ struct Mapped {
 
 // A kept file that nobody reads, and the tick of the coarse clock at which it was last used.
 struct IdleFile {
-  Files* files;
+  CheckedFiles* files;
   std::uint32_t file;
   std::int64_t used;
 };
@@ -68,12 +68,12 @@ struct IdleFile {
 // the system lets the process open no more, idle kept files are closed, of any engine; EMFILE is
 // reported if there have been none for some time. Thread-safe.
 // Throws std::invalid_argument if the columns do not fit each other.
-class Files {
+class CheckedFiles {
  public:
-  Files(FileColumns columns, std::size_t keep_max);
-  ~Files();
-  Files(const Files&) = delete;
-  Files& operator=(const Files&) = delete;
+  CheckedFiles(FileColumns columns, std::size_t keep_max);
+  ~CheckedFiles();
+  CheckedFiles(const CheckedFiles&) = delete;
+  CheckedFiles& operator=(const CheckedFiles&) = delete;
 
   std::size_t count() const { return columns_.ends.size(); }
   std::int64_t size(std::uint32_t file) const { return columns_.size[file]; }

@@ -1,4 +1,4 @@
-#include "engine/files.hpp"
+#include "engine/checked_files.hpp"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -47,7 +47,7 @@ std::size_t direct_alignment(int fd) {
   return alignment_default;
 }
 
-Files::Files(FileColumns columns, std::size_t keep_max) : columns_(std::move(columns)) {
+CheckedFiles::CheckedFiles(FileColumns columns, std::size_t keep_max) : columns_(std::move(columns)) {
   if (columns_.size.size() != count() || columns_.mtime_ns.size() != count()) {
     throw std::invalid_argument("file columns differ in length");
   }
@@ -60,9 +60,9 @@ Files::Files(FileColumns columns, std::size_t keep_max) : columns_(std::move(col
   if (kept_) process_.add(this);
 }
 
-Files::~Files() { close(); }
+CheckedFiles::~CheckedFiles() { close(); }
 
-void Files::close() {
+void CheckedFiles::close() {
   if (kept_) process_.remove(this);
   for (std::size_t i = 0; kept_ && i < count(); ++i) close_kept(static_cast<std::uint32_t>(i));
   if (root_fd_ >= 0) ::close(root_fd_);
@@ -71,7 +71,7 @@ void Files::close() {
 }
 
 // Call with the file's lock, or after `remove`. False if a reader has it.
-bool Files::close_kept(std::uint32_t file) {
+bool CheckedFiles::close_kept(std::uint32_t file) {
   Kept& kept = kept_[file];
   bool closed = false;
   if (const int fd = kept.buffered.take_idle(); fd >= 0) {
@@ -91,7 +91,7 @@ bool Files::close_kept(std::uint32_t file) {
   return closed;
 }
 
-void Files::list_idle(std::vector<IdleFile>& idle) {
+void CheckedFiles::list_idle(std::vector<IdleFile>& idle) {
   for (std::size_t i = 0; i < count(); ++i) {
     if (!kept_[i].buffered.is_kept() && !kept_[i].direct.is_kept()) continue;
     idle.push_back({this, static_cast<std::uint32_t>(i),
@@ -99,25 +99,25 @@ void Files::list_idle(std::vector<IdleFile>& idle) {
   }
 }
 
-bool Files::close_idle(std::uint32_t file) {
+bool CheckedFiles::close_idle(std::uint32_t file) {
   // Not to wait for an open, which may be a round trip, while others wait for the allowance.
   const std::unique_lock turn(opening_[file % opening_.size()], std::try_to_lock);
   return turn && close_kept(file);
 }
 
-int Files::open_new(std::uint32_t file, Access access, int& error) {
+int CheckedFiles::open_new(std::uint32_t file, Access access, int& error) {
   const ElapsedTime elapsed(open_ns_);
   opens_.fetch_add(1, std::memory_order_relaxed);
   return open_as_indexed(file, access, error);
 }
 
-void Files::close_owned(int fd) {
+void CheckedFiles::close_owned(int fd) {
   const ElapsedTime elapsed(open_ns_);
   ::close(fd);
   process_.return_room();
 }
 
-int Files::open_as_indexed(std::uint32_t file, Access access, int& error) {
+int CheckedFiles::open_as_indexed(std::uint32_t file, Access access, int& error) {
   if (root_fd_ < 0) {
     error = root_error_;
     return -1;
@@ -140,7 +140,7 @@ int Files::open_as_indexed(std::uint32_t file, Access access, int& error) {
   return -1;
 }
 
-int Files::copy_path(std::uint32_t file, Path& path) const {
+int CheckedFiles::copy_path(std::uint32_t file, Path& path) const {
   const std::int64_t start = file == 0 ? 0 : columns_.ends[file - 1];
   const std::int64_t stop = columns_.ends[file];
   if (start < 0 || stop < start || stop > static_cast<std::int64_t>(columns_.names.size())) {
@@ -154,7 +154,7 @@ int Files::copy_path(std::uint32_t file, Path& path) const {
   return 0;
 }
 
-int Files::check_unchanged(std::uint32_t file, int fd) const {
+int CheckedFiles::check_unchanged(std::uint32_t file, int fd) const {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return errno;
   // A file without a name has been deleted or replaced since it was opened, unless its file system
@@ -173,7 +173,7 @@ int Files::check_unchanged(std::uint32_t file, int fd) const {
 
 // Check a file that stays open again, once a tick of the coarse clock (some milliseconds): a system
 // call for each read of a small record would cost a quarter of the read.
-int Files::check_kept(std::uint32_t file, int fd) {
+int CheckedFiles::check_kept(std::uint32_t file, int fd) {
   const std::int64_t tick = read_tick();
   auto& checked = kept_[file].checked;
   if (checked.load(std::memory_order_relaxed) == tick) return 0;
@@ -183,7 +183,7 @@ int Files::check_kept(std::uint32_t file, int fd) {
   return error;
 }
 
-Opened Files::open(std::uint32_t file, Access access, bool may_wait) {
+Opened CheckedFiles::open(std::uint32_t file, Access access, bool may_wait) {
   if (access == Access::direct && direct_refused_.load(std::memory_order_relaxed)) {
     access = Access::buffered;
   }
@@ -218,7 +218,7 @@ Opened Files::open(std::uint32_t file, Access access, bool may_wait) {
 
 // Open a file in the room taken for it, and keep it if there is a slot. The room is returned unless
 // it is used.
-Opened Files::open_in_room(std::uint32_t file, Access access, KeptDescriptor* slot) {
+Opened CheckedFiles::open_in_room(std::uint32_t file, Access access, KeptDescriptor* slot) {
   const bool direct = access == Access::direct;
   std::unique_lock<std::mutex> turn;
   if (slot != nullptr) {
@@ -252,7 +252,7 @@ Opened Files::open_in_room(std::uint32_t file, Access access, KeptDescriptor* sl
 }
 
 // A kept file, which is pinned.
-Opened Files::open_kept(std::uint32_t file, int fd, bool direct, KeptDescriptor& kept) {
+Opened CheckedFiles::open_kept(std::uint32_t file, int fd, bool direct, KeptDescriptor& kept) {
   if (const int error = check_kept(file, fd); error != 0) {
     kept.unpin();
     return {-1, error, 1, false, false, nullptr};
@@ -262,13 +262,13 @@ Opened Files::open_kept(std::uint32_t file, int fd, bool direct, KeptDescriptor&
   return {fd, 0, alignment, false, direct, &kept};
 }
 
-void Files::release(Opened& opened) {
+void CheckedFiles::release(Opened& opened) {
   if (opened.owned) close_owned(opened.fd);
   if (opened.kept != nullptr) opened.kept->unpin();
   opened = {};
 }
 
-Mapped Files::map(std::uint32_t file, bool may_wait) {
+Mapped CheckedFiles::map(std::uint32_t file, bool may_wait) {
   const auto size = static_cast<std::size_t>(columns_.size[file]);
   Opened opened = open(file, Access::buffered, may_wait);
   if (opened.fd < 0) return {nullptr, 0, -1, opened.error, false, nullptr};
@@ -297,7 +297,7 @@ Mapped Files::map(std::uint32_t file, bool may_wait) {
   return {data, size, opened.fd, 0, false, opened.kept};
 }
 
-void Files::release(Mapped& mapped) {
+void CheckedFiles::release(Mapped& mapped) {
   if (mapped.owned) {
     if (mapped.data != nullptr) ::munmap(const_cast<std::byte*>(mapped.data), mapped.size);
     close_owned(mapped.fd);
