@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from .leased_budget import LeasedBudget as LeasedBudget
     from .ledger import Ledger as Ledger
     from .transfer_permit import TransferPermit as TransferPermit
-    from .transfers import RULES as RULES
-    from .transfers import Rule as Rule
-    from .transfers import Waiting as Waiting
-    from .transfers import grant as grant
+    from .transfers import grant_fairly as grant_fairly
+    from .transfers import grant_in_order as grant_in_order
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -46,6 +44,6 @@ else:
             "leased_budget": "LeasedBudget",
             "ledger": "Ledger",
             "transfer_permit": "TransferPermit",
-            "transfers": "RULES Rule Waiting grant",
+            "transfers": "grant_fairly grant_in_order",
         },
     )

@@ -1,9 +1,9 @@
 """Transfers of checkpoints and data through storage that loaders read: who goes first. Pure.
 
-`grant` divides bandwidth among waiting jobs by an online rule, decided whenever a transfer starts
-or ends: after Gainaru et al., Scheduling the I/O of HPC Applications under Congestion (IPDPS 2015).
-`Transfers` uses the rule that our own comparison favours (`make bench-schedules`): the job that
-transfers have slowed down most goes first, and the bandwidth that it cannot take is the next one's.
+Bandwidth is divided among jobs whenever a transfer starts or ends: the job that transfers have
+slowed down most goes first, and the bandwidth that it cannot take is the next one's. It is the rule
+min-dilation of Gainaru et al., Scheduling the I/O of HPC Applications under Congestion (IPDPS
+2015), which our own comparison of their rules favours (`make bench-schedules`, `penstock_sim`).
 Jobs have equal weights, as for loaders' shares; then the rule is as efficient as any, and has the
 least dilation.
 """
@@ -13,14 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 from .. import limits
-from ..arguments import check_choice
 from ..errors import UsageError
 from .lease import Grant, Terms
-
-RuleName = Literal["round-robin", "min-dilation", "max-efficiency", "min-max", "fair"]
 
 Key = tuple[int, int]
 """Connection of the caller, and number of the transfer on it."""
@@ -39,99 +36,32 @@ _windows_s = 0.2
 """Shortest time between two reports of moved bytes from which a rate is computed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Rule by which bandwidth is granted.
+def grant_in_order(
+    wanted: Sequence[float], order: Sequence[int], bandwidth: float, *, divisible: bool = True
+) -> list[float]:
+    """Grant bytes/s to jobs in an order: to each as much as it could take, and no more together
+    than `bandwidth`.
 
-    name:       "round-robin": first the job with the longest wait since its last transfer;
-                "min-dilation": first the job slowed down most; "max-efficiency": first the job with
-                most weight, among equally slowed ones; "min-max": the same, but first the job
-                slowed down most while one's progress is below `gamma`; "fair": all at once,
-                max-min fair, as storage does by default.
-    gamma:      progress, as in `Waiting`, of 0..1; for "min-max" alone.
-    divisible:  True if the last job may get a part of the rate that it could take; else it waits.
-
-    Raises UsageError for other values.
+    divisible:  True if the last job may get a part of the rate that it could take, so that nothing
+                remains while a job could take it; else it waits.
     """
-
-    name: RuleName = "round-robin"
-    gamma: float = 0.5
-    divisible: bool = True
-
-    def __post_init__(self) -> None:
-        check_choice("Rule.name", self.name, get_args(RuleName))
-        gamma = self.gamma
-        if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 <= gamma <= 1:
-            raise UsageError(f"Rule.gamma is {self.gamma!r}: use a fraction of 0..1")
-
-
-RULES = (
-    Rule("round-robin"),
-    Rule("min-dilation"),
-    Rule("max-efficiency"),
-    Rule("min-max", gamma=0.5),
-)
-"""Rules of the paper, with divisible bandwidth: better in both objectives on the paper's jobs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A job with something to transfer.
-
-    bytes_per_s:   rate that it could take.
-    weight:        of the job.
-    idle_since_s:  end of its last transfer, 0 if there was none.
-    progress:      cycles finished, over the cycles that it could have finished alone: 0..1.
-    """
-
-    bytes_per_s: float
-    weight: float = 1.0
-    idle_since_s: float = 0.0
-    progress: float = 1.0
-
-
-def grant(waiting: Sequence[Waiting], bandwidth: float, rule: Rule) -> list[float]:
-    """Grant bytes/s to waiting jobs: no job more than it could take, all together no more than
-    `bandwidth`. With a divisible bandwidth nothing remains while a job could take it."""
-    if rule.name == "fair":
-        return _grant_fairly(waiting, bandwidth)
-    rates = [0.0] * len(waiting)
-    free = bandwidth
-    for number in _order_by_rule(waiting, rule):
-        wanted = min(waiting[number].bytes_per_s, bandwidth)
-        if rule.divisible or wanted <= free * (1 + 1e-9):
-            rates[number] = min(wanted, free)
+    rates, free = [0.0] * len(wanted), bandwidth
+    for number in order:
+        rate = min(wanted[number], bandwidth)
+        if divisible or rate <= free * (1 + 1e-9):
+            rates[number] = min(rate, free)
             free -= rates[number]
     return rates
 
 
-def _order_by_rule(waiting: Sequence[Waiting], rule: Rule) -> list[int]:
-    """Return the order of the jobs; among equals the first in the list wins."""
-    by_progress = rule.name == "min-dilation" or (
-        rule.name == "min-max" and any(job.progress < rule.gamma for job in waiting)
-    )
-
-    def key(number: int) -> float:
-        job = waiting[number]
-        if rule.name == "round-robin":
-            return job.idle_since_s
-        return job.progress if by_progress else job.progress / job.weight
-
-    return sorted(range(len(waiting)), key=key)
-
-
-def _grant_fairly(waiting: Sequence[Waiting], bandwidth: float) -> list[float]:
-    rates = [0.0] * len(waiting)
-    free, unserved = bandwidth, len(waiting)
-    for number in sorted(range(len(waiting)), key=lambda number: waiting[number].bytes_per_s):
-        rates[number] = min(waiting[number].bytes_per_s, free / unserved)
+def grant_fairly(wanted: Sequence[float], bandwidth: float) -> list[float]:
+    """Grant bytes/s to all jobs at once, max-min fair: as `grant_in_order` bounds them."""
+    rates, free = [0.0] * len(wanted), bandwidth
+    ascending = sorted(range(len(wanted)), key=wanted.__getitem__)
+    for unserved, number in zip(range(len(wanted), 0, -1), ascending, strict=True):
+        rates[number] = min(wanted[number], free / unserved)
         free -= rates[number]
-        unserved -= 1
     return rates
-
-
-_rule = Rule("min-dilation")
-_split = Rule("fair")
 
 
 @dataclass(slots=True)
@@ -296,14 +226,14 @@ class Transfers:
             for _, transfer in self._open.values():
                 transfer.rate = math.inf
             return
-        waiting = [
-            Waiting(writer.sum_open("could"), progress=writer.progress) for writer in writers
-        ]
-        for writer, rate in zip(writers, grant(waiting, bandwidth, _rule), strict=True):
-            parts = [Waiting(transfer.could) for transfer in writer.open.values()]
-            dealt = grant(parts, rate, _split)
-            for transfer, part in zip(writer.open.values(), dealt, strict=True):
-                transfer.rate = part
+        writers.sort(key=lambda writer: writer.progress)
+        wanted = [writer.sum_open("could") for writer in writers]
+        rates = grant_in_order(wanted, range(len(writers)), bandwidth)
+        for writer, rate in zip(writers, rates, strict=True):
+            transfers = writer.open.values()
+            dealt = grant_fairly([transfer.could for transfer in transfers], rate)
+            for transfer, transfer_rate in zip(transfers, dealt, strict=True):
+                transfer.rate = transfer_rate
 
     def _renew_grants(self, now_s: float) -> dict[Key, Grant]:
         grants = {}

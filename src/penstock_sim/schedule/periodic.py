@@ -6,7 +6,7 @@ progress; and online rules, simulated. Pure.
 
 Both are bounded by a fluid schedule: bytes of all jobs that flow at once, in any proportion.
 
-Online rules: `penstock.sharing.grant` decides whenever a transfer starts or ends; `simulate` asks
+Online rules: `rules.grant` decides whenever a transfer starts or ends; `simulate` asks
 it again and again, for jobs that keep to their cycles.
 """
 
@@ -19,7 +19,8 @@ from typing import Literal, NamedTuple
 
 from penstock import limits
 from penstock.errors import LimitError, UsageError
-from penstock.sharing import Rule, Waiting, grant
+
+from .rules import Rule, Waiting, grant
 
 Objective = Literal["efficiency", "dilation"]
 """Objective of a schedule: efficiency is wanted high, dilation low."""

@@ -15,7 +15,6 @@ from scipy.optimize import linprog
 
 from penstock import limits
 from penstock.errors import LimitError, UsageError
-from penstock.sharing import Waiting, grant
 from penstock_sim.schedule import (
     RULES,
     Pattern,
@@ -25,6 +24,7 @@ from penstock_sim.schedule import (
     plan_periodic,
     simulate,
 )
+from penstock_sim.schedule.rules import Waiting, grant
 from tests.slices import first
 
 ALL_RULES = (
