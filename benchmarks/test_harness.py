@@ -240,11 +240,13 @@ def test_processes_of_a_fleet_tell_each_other_while_they_open() -> None:
 
 def test_nopfs_reads_what_its_ranks_touch_and_never_less_than_the_least() -> None:
     """With room for all, each rank reads once what it ever processes; with none, all in each epoch;
-    in between more than caches that are filled together."""
+    in between more than caches that are filled together. With peers, with room for all, the data
+    once."""
     count, ranks, epochs = 2000, 4, 3
     order = Order(count, seed=5)
     read = [
-        cluster.nopfs_bytes(order, ranks, kept, epochs, 10, seed=0) for kept in range(0, 2001, 50)
+        cluster.nopfs_bytes(order, ranks, kept, epochs, 10, seed=0, from_peers=False)
+        for kept in range(0, 2001, 50)
     ]
     assert read[0] == 10 * epochs * count
     touched = set()
@@ -252,6 +254,7 @@ def test_nopfs_reads_what_its_ranks_touch_and_never_less_than_the_least() -> Non
         dealt = order.at_epoch(epoch).samples(np.arange(count, dtype=np.uint64)).tolist()
         touched |= {(position % ranks, sample) for position, sample in enumerate(dealt)}
     assert read[-1] == 10 * len(touched)
+    assert cluster.nopfs_bytes(order, ranks, 2000, epochs, 10, seed=0) == 10 * count
     for kept, value in zip(range(0, 2001, 50), read, strict=True):
         assert value >= cluster.least_bytes(10 * count, 10 * ranks * kept, epochs)
 

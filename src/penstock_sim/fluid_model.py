@@ -7,6 +7,7 @@ states the bound that no policy can beat.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -31,6 +32,7 @@ TRAFFIC: dict[str, Callable[[SimulatedWorkload], NodeTraffic]] = {
     "lbann_preloading": policies.lbann_preloading,
     "locality_aware": policies.locality_aware,
     "nopfs": frequency.nopfs,
+    "nopfs_published": partial(frequency.nopfs, fill_from_peers=False),
     "penstock": policies.penstock,
     "penstock_local": policies.penstock_local,
 }

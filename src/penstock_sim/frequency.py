@@ -1,14 +1,16 @@
 """NoPFS: each node by itself keeps the samples that it will read most often. Pure.
 
-A node looks through its whole stream, fills its tiers with its most frequent samples, the fastest
-tier first, and reads them from shared storage by itself, each before it first needs it. For a
-sample that it does not keep it asks a peer that does, or else reads from storage every time. One
-peer is known for each sample: the one with the fastest tier, then the one that needs it soonest
-among the samples that it keeps.
+A node looks through its whole stream and fills its tiers with its most frequent samples, the
+fastest tier first, each before it first needs it. One peer is known for each sample: the one with
+the fastest tier, then the one that needs it soonest among the samples that it keeps. A node asks
+that peer for what it has not got; what no other node is known to keep it reads from storage: what
+it keeps itself once, the rest every time.
 
 A node of NoPFS guesses how far peers are ahead. The model favours it: from the second epoch on a
 peer has a sample whenever a node asks for it. In the first epoch each sample is needed once, and
 the node that needs it reads it from storage.
+
+The policy `nopfs_published` fills tiers from storage alone, as NoPFS's published code does.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from .workload import BYTES, Ints, Nodes, SimulatedWorkload
 
 Streams = npt.NDArray[np.uint32]
 
-_kept = np.uint32(1 << 31)  # marks what its reader keeps, in streams
+# Marks of accesses in streams: the reader keeps the sample; it has read it before.
+_kept, _again = np.uint32(1 << 31), np.uint32(1 << 30)
 _never = np.iinfo(np.int64).max
 
 
@@ -45,14 +48,14 @@ class _KnownPeers:
         self.due: Ints = self.step
 
 
-def nopfs(workload: SimulatedWorkload) -> NodeTraffic:
+def nopfs(workload: SimulatedWorkload, *, fill_from_peers: bool = True) -> NodeTraffic:
     """Trace NoPFS. Memory is 4 bytes an access of the whole run, of all nodes."""
     scenario = workload.scenario
     accesses = workload.steps * scenario.training.global_batch
-    if len(workload.sizes) >= _kept or accesses > 1 << 32:
+    if len(workload.sizes) > _again or accesses > 1 << 32:
         raise UsageError(
             f"nopfs cannot run in {scenario.name}: it looks through {accesses:,} accesses to "
-            f"{len(workload.sizes):,} samples, above the model's limits of 2^32 and 2^31; use "
+            f"{len(workload.sizes):,} samples, above the model's limits of 2^32 and 2^30; use "
             "fewer epochs, or leave it out"
         )
     traffic = NodeTraffic.empty(scenario)
@@ -68,7 +71,7 @@ def nopfs(workload: SimulatedWorkload) -> NodeTraffic:
         _choose_kept(workload, traffic, known, node, streams[node], scratch)
     known.due = known.step.copy()
     for epoch in range(scenario.training.epochs):
-        _ask_peers(workload, traffic, known, epoch, streams)
+        _trace_epoch(workload, traffic, known, epoch, streams, fill_from_peers)
     _read_ahead(workload, traffic, known)
     return traffic
 
@@ -108,8 +111,6 @@ def _choose_kept(
     at[used] = tier
     at = at[first]  # of each access, the tier that its sample is kept in
     keep = at >= 0
-    once = keep & new
-    traffic.ahead[:, node] = np.bincount(step[once], size[once], steps)
     again = keep & ~new
     traffic.own[:] += np.bincount(step[again], size[again], steps).astype(np.int64)
     for number in range(len(traffic.tiers)):
@@ -126,35 +127,41 @@ def _choose_kept(
         known.tier[chosen] = number
         known.step[chosen] = step[listed[better]]
     stream[keep] |= _kept
+    stream[again] |= _again
 
 
-def _ask_peers(
+def _trace_epoch(
     workload: SimulatedWorkload,
     traffic: NodeTraffic,
     known: _KnownPeers,
     epoch: int,
     streams: Streams,
+    fill_from_peers: bool,
 ) -> None:
-    """Add the bytes of one epoch that nodes do not keep themselves, from peers or storage."""
+    """Add the bytes of one epoch that nodes have not got themselves, from peers or storage."""
     scenario = workload.scenario
     nodes, batch = scenario.training.nodes, scenario.batch
     first, last = epoch * scenario.steps, (epoch + 1) * scenario.steps
     part = streams[:, first * batch : last * batch]
-    node, place = np.nonzero(part < _kept)
+    node, place = np.nonzero(part & _again == 0)
     if not len(node):
         return
-    samples = part[node, place].astype(np.int64)
+    marked = part[node, place]
+    keep, samples = marked >= _kept, (marked & ~_kept).astype(np.int64)
     step = place // batch  # of this epoch
     size = workload.sizes[samples]
     holder = known.node[samples]
-    asked = (holder >= 0) & (epoch > 0)
+    asked = (holder >= 0) & (holder != node) & (epoch > 0)
+    if not fill_from_peers:
+        asked &= ~keep
 
     def add(into: Ints, at: npt.NDArray[np.integer], where: npt.NDArray[np.bool_]) -> None:
         cells = step[where] * nodes + at[where]
         sums = np.bincount(cells, size[where], scenario.steps * nodes)
         into[first:last] += sums.astype(np.int64).reshape(-1, nodes)
 
-    add(traffic.ring, node, ~asked)
+    add(traffic.ring, node, ~asked & ~keep)
+    add(traffic.ahead, node, ~asked & keep)
     add(traffic.received, node, asked)
     add(traffic.sent, holder, asked)
     for number, tier in enumerate(traffic.tiers):

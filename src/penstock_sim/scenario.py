@@ -42,6 +42,7 @@ Ordered = Literal[
     "lbann_preloading",
     "locality_aware",
     "nopfs",
+    "nopfs_published",
     "penstock",
     "penstock_local",
     "lower_bound",

@@ -300,7 +300,8 @@ def same(got: NodeTraffic, wanted: NodeTraffic) -> None:
         np.testing.assert_array_equal(getattr(got, name), getattr(wanted, name), name)
 
 
-def test_nopfs_is_each_nodes_own_choice() -> None:
+@pytest.mark.parametrize("policy", ["nopfs", "nopfs_published"])
+def test_nopfs_is_each_nodes_own_choice(policy: str) -> None:
     """Frequencies, tiers, known peers and bytes, as they are worded, access by access."""
     for seed in SEEDS:
         scenario = scenario_of(seed)
@@ -333,15 +334,21 @@ def test_nopfs_is_each_nodes_own_choice() -> None:
                 for place, sample in enumerate(s for s in first[node] if tiers.get(s) == number):
                     known[sample] = min(known.get(sample, (99, 0, 0)), (number, place, node))
         due = {sample: first[node][sample] for sample, (_, _, node) in known.items()}
+        fills = set()  # nodes and samples that they fetch from a peer to keep
         for node, stream in enumerate(streams):
             for step, sample in stream:
                 wanted.need[step, node] += size[sample]
-                if sample in kept[node]:
-                    if step != first[node][sample]:
-                        wanted.tiers[kept[node][sample], step, node] += size[sample]
-                        wanted.own[step] += size[sample]
-                elif sample in known and step >= scenario.steps:
-                    tier, _, peer = known[sample]
+                tier, _, peer = known.get(sample, (0, 0, node))
+                ask = peer != node and step >= scenario.steps
+                fill = sample in kept[node] and step == first[node][sample]
+                if sample in kept[node] and not fill:
+                    wanted.tiers[kept[node][sample], step, node] += size[sample]
+                    wanted.own[step] += size[sample]
+                elif fill and not (ask and policy == "nopfs"):
+                    pass  # from storage, below
+                elif ask:
+                    if fill:
+                        fills.add((node, sample))
                     due[sample] = min(due[sample], step)
                     wanted.tiers[tier, step, peer] += size[sample]
                     wanted.sent[step, peer] += size[sample]
@@ -350,10 +357,12 @@ def test_nopfs_is_each_nodes_own_choice() -> None:
                     wanted.ring[step, node] += size[sample]
         for node in range(nodes):
             for sample in kept[node]:
+                if (node, sample) in fills:
+                    continue
                 known_here = known[sample][2] == node
                 step = due[sample] if known_here else first[node][sample]
                 wanted.ahead[step, node] += size[sample]
-        same(TRAFFIC["nopfs"](workload), wanted)
+        same(TRAFFIC[policy](workload), wanted)
         assert training.epochs * scenario.steps == len(wanted.need)
 
 
@@ -487,11 +496,14 @@ PUBLISHED = ["s1", "s2", "s3", "s4", "cosmoflow", "imagenet-1k", "openimages", "
 
 @pytest.mark.parametrize("name", first(2, PUBLISHED))
 def test_penstock_in_the_published_scenarios(name: str) -> None:
-    """Not slower than NoPFS, but for 0.1 %, as NoPFS reads ahead over the beginning of epochs; and
-    within 3 % of the bound, epoch by epoch, where all data fit."""
+    """Not slower than NoPFS as published; than with peers but for 0.3 %, as its nodes compute with
+    samples as they come; and within 3 % of the bound, epoch by epoch, where all data fit."""
     scenario = load_scenario(name)
-    least, ours, theirs = (simulate(scenario, p) for p in ("lower_bound", "penstock", "nopfs"))
-    assert ours.total_s <= 1.001 * theirs.total_s
+    least, ours, theirs, published = (
+        simulate(scenario, p) for p in ("lower_bound", "penstock", "nopfs", "nopfs_published")
+    )
+    assert ours.total_s <= 1.003 * theirs.total_s
+    assert ours.total_s <= 1.0001 * published.total_s
     room = sum(tier.capacity_mb for tier in scenario.system.tiers) * scenario.training.nodes
     if room >= scenario.data.samples * scenario.data.mean_mb:
         assert (ours.epochs_s <= least.epochs_s * 1.03).all()
@@ -500,10 +512,12 @@ def test_penstock_in_the_published_scenarios(name: str) -> None:
 
 @pytest.mark.long
 def test_a_thousand_nodes() -> None:
-    """1,024 nodes and 90 epochs: 115 million accesses."""
+    """1,024 nodes and 90 epochs, 115 million accesses: even with NoPFS, and with peers every byte
+    leaves storage once."""
     scenario = load_scenario("imagenet-1k-lassen")
     least, ours, theirs = (simulate(scenario, p) for p in ("lower_bound", "penstock", "nopfs"))
-    assert ours.total_s <= min(theirs.total_s, least.total_s * 1.03)
+    assert ours.total_s <= min(theirs.total_s * 1.003, least.total_s * 1.03)
+    assert theirs.moved_mb[:, 0].sum() == pytest.approx(ours.moved_mb[:, 0].sum())
 
 
 def test_what_cannot_run_says_why() -> None:
