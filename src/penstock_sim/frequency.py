@@ -151,9 +151,7 @@ def _trace_epoch(
     step = place // batch  # of this epoch
     size = workload.sizes[samples]
     holder = known.node[samples]
-    asked = (holder >= 0) & (holder != node) & (epoch > 0)
-    if not fill_from_peers:
-        asked &= ~keep
+    asked = (holder >= 0) & (holder != node) & (epoch > 0) & (fill_from_peers | ~keep)
 
     def add(into: Ints, at: npt.NDArray[np.integer], where: npt.NDArray[np.bool_]) -> None:
         cells = step[where] * nodes + at[where]

@@ -44,24 +44,13 @@ POLICIES = {
 REPLACING = frozenset({"deepio_opportunistic", "parallel_staging"})
 """Policies that train on other samples than are due: the bound does not hold for them."""
 
-_kinds = {
-    "naive": "k-grey dashed",
-    "staging": "k-grey",
-    "deepio": "k-purple",
-    "deepio_opportunistic": "k-purple dashed",
-    "parallel_staging": "k-amber dashed",
-    "lbann_dynamic": "k-green",
-    "lbann_preloading": "k-green dashed",
-    "locality_aware": "k-amber",
-    "nopfs": "k-orange",
-    "nopfs_published": "k-orange dashed",
-    "penstock": "k-accent thick",
-    "penstock_local": "k-sky dashed",
-    "lower_bound": "k-ink dotted",
-    "by_value": "k-accent thick",
-    "recent": "k-orange",
-    "fixed": "k-green",
-}
+_styles = (
+    *("k-grey dashed", "k-grey", "k-purple", "k-purple dashed"),
+    *("k-amber dashed", "k-green", "k-green dashed", "k-amber"),
+    *("k-orange", "k-orange dashed", "k-accent thick", "k-sky dashed"),
+    *("k-ink dotted", "k-accent thick", "k-orange", "k-green"),
+)
+_kinds = dict(zip(POLICIES, _styles, strict=True))
 COLUMNS_MAX = 60
 """Columns of a small chart; of more epochs, some share a column."""
 
