@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,8 @@ def describe_index(dataset: Dataset) -> str:
 def _check_sidecars(dataset: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
     """Yield each path of a saved index, and the state of the index there."""
     place, store = locate_data(dataset.path)
+    if "splits" in dataset.index.options:
+        place = replace(place, splits=tuple(dataset.index.options["splits"]))
     for path in list_index_paths(place):
         try:
             saved = Index.load(path, store.root, verify or None)

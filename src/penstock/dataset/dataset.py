@@ -27,6 +27,8 @@ from ..errors import LimitError, UsageError
 from ..extent import Int
 from ..index.concat import split_by_part
 from ..index.fields import SUMS_FIELD, Field
+from ..index.formats.detection import has_own_splits
+from ..index.formats.splits import narrow_place
 from ..index.saved_index import IndexRequest
 from ..index.sidecar import list_saved_paths, own_folder
 from ..index.table import Index
@@ -73,6 +75,7 @@ def open(
     mirrors: Path | Sequence[Path] = (),
     as_dtype: Any = None,
     vocabulary: int | Mapping[str, int] | None = None,
+    split: str | Sequence[str] | None = None,
     **more: Any,
 ) -> Dataset:
     """Open the samples at `path`. Only the metadata that locates them is read.
@@ -98,13 +101,16 @@ def open(
     vocabulary:    the number of tokens that there are, of which lists of tokens have none but 0 to
                    vocabulary - 1: another one is an error at its step. Of several fields with rows
                    of integers, "input_ids" or "tokens" is meant; or by name, {field: number}.
+    split:         the split to open, or several in a list, of data whose folders or files are
+                   called by splits, such as train/ and test/; "" opens all as one.
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
     given_paths = [path] if isinstance(path, str | bytes | os.PathLike) else path
     if not isinstance(given_paths, Sequence) or not given_paths:
         raise UsageError(f"path is {path!r}: give a path, or a list of them")
-    paths = tuple(pin_paths([check_path("path", given_path) for given_path in given_paths]))
+    checked_paths = [check_path("path", given_path) for given_path in given_paths]
+    paths = tuple(pin_paths(checked_paths, bool(split)))
     index = check_path("index", index)
     if not isinstance(mirrors, Sequence):
         raise UsageError(f"mirrors is {mirrors!r:.100}: give folders or URLs in a list")
@@ -113,6 +119,12 @@ def open(
     checked = [check_path("a mirror", mirror) for mirror in given_mirrors]
     roots = [root for mirror in checked for root in pin_paths([mirror])]
     place, store = locate_data(*paths)
+    if split is not None and has_own_splits(store, place, format):
+        more["split"] = split
+    elif split is not None:
+        place, store, below = narrow_place(place, store, split)
+        if below:
+            paths, roots = (place.path,), [os.path.join(root, below) for root in roots]
     options = more | {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
     options = {name: value for name, value in options.items() if value is not None}
     if header_bytes != 0:

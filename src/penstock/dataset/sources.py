@@ -24,12 +24,15 @@ from ..index.table import Index
 from ..index.vocabulary import set_vocabulary
 
 
-def pin_paths(paths: Sequence[str]) -> list[str]:
-    """Return the paths, absolute, with URLs of a hub pinned to a commit."""
+def pin_paths(paths: Sequence[str], whole: bool = False) -> list[str]:
+    """Return the paths, absolute, with URLs of a hub pinned to a commit.
+
+    whole:  leave a folder of a repository as it is, with documents beside its data.
+    """
     if any(path.startswith("hf://") or "/snapshots/" in path for path in paths):
         from ..engine.hub import pin_hub_urls
 
-        paths = pin_hub_urls(paths)
+        paths = pin_hub_urls(paths, whole)
     return [path if is_url(path) or not path else os.path.abspath(path) for path in paths]
 
 
@@ -157,7 +160,10 @@ class IndexReference(NamedTuple):
         except (OSError, SidecarError):
             pass  # moved or damaged since: the data itself decides
         place, store = locate_data(*self.paths)
-        built = FORMATS[self.format].build(store, place, None, **self.options)
+        options = dict(self.options)
+        if "splits" in options:
+            place = replace(place, splits=tuple(options.pop("splits")))
+        built = FORMATS[self.format].build(store, place, None, **options)
         if built.fingerprint != self.fingerprint:
             raise ChangedError(f"{self.path} is not the data that was pickled: open it again")
         return self._complete(replace(built, options=self.options)), None

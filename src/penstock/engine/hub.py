@@ -49,7 +49,6 @@ _DOCUMENT = re.compile(
     r"(^|/)(readme|license|licence|notice|citation|dataset_infos\.json|[^/]*\.(md|py|txt)$)", re.I
 )
 """Files of a repository that describe the data."""
-_SPLIT = re.compile(r"(?:^|[-_./])(train|test|validation|valid|val|dev|eval)(?=[-_./]|$)", re.I)
 _DATA_FILES_MAX = 100_000
 _AGAIN = {408, 425, 429, 500, 502, 503, 504}
 
@@ -405,10 +404,11 @@ def pin_hub_url(url: str) -> str:
     return where.url
 
 
-def pin_hub_urls(places: Sequence[str]) -> list[str]:
+def pin_hub_urls(places: Sequence[str], whole: bool = False) -> list[str]:
     """Return the places with URLs of the hub pinned: all in its cache, or all by their commits.
 
-    A folder of a repository with documents beside the data becomes the list of its data files.
+    A folder of a repository with documents beside the data becomes the list of its data files,
+    unless it is wanted whole.
     """
     pinned = [pin_hub_url(place) if place.startswith("hf://") else place for place in places]
     if len({"://" in place for place in pinned}) > 1:
@@ -418,7 +418,7 @@ def pin_hub_urls(places: Sequence[str]) -> list[str]:
             else place
             for given, place in zip(places, pinned, strict=True)
         ]
-    if len(pinned) == 1 and find_commit(pinned[0]):
+    if len(pinned) == 1 and find_commit(pinned[0]) and not whole:
         return _list_data(pinned[0]) or pinned
     return pinned
 
@@ -441,20 +441,10 @@ def _list_data(place: str) -> list[str]:
 def choose_data(place: str, names: Sequence[str]) -> list[str]:
     """Choose the data files in a folder of a repository; [] if all of its files are data.
 
-    UsageError if their names show several splits, or several kinds of files.
+    UsageError if their names show several kinds of files.
     """
     shown = sorted(name for name in names if not re.search(r"(^|/)\.", name))
     data = [name for name in shown if not _DOCUMENT.search(name)]
-    splits: dict[str, str] = {}
-    for name in data:
-        match = _SPLIT.search(name)
-        splits.setdefault(match[1] if match is not None else "", name)
-    if len(splits) > 1:
-        names_of_splits = ", ".join(sorted(split or "others" for split in splits))
-        raise UsageError(
-            f"{place} holds the splits {names_of_splits}, such as {min(splits.values())}: open one"
-            f" folder, or a pattern such as {place}/data/train-*"
-        )
     if len(data) == len(shown) or not data:
         return []
     endings = {os.path.splitext(name)[1] for name in data}

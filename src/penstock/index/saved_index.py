@@ -34,6 +34,8 @@ _SOURCES_OF_A_FILE = 4
 
 def list_index_paths(place: Location) -> list[str]:
     """List the paths at which the index of a place is looked for and saved."""
+    if place.splits is not None:
+        return list_saved_paths(f"{place.path}?split={','.join(place.splits)}", beside=False)
     return list_saved_paths(place.path, beside=place.kind != "pattern" and not is_url(place.path))
 
 
@@ -95,6 +97,8 @@ class IndexRequest:
         reading, passing = self._format.reading, self._format.passing
         self._making = {key: value for key, value in self._options.items() if key not in reading}
         self._saved = {key: value for key, value in self._making.items() if key not in passing}
+        if place.splits is not None:
+            self._saved["splits"] = [*place.splits]
 
     def find(self, how: str) -> tuple[Index, str | None]:
         """Load or build the index. Return it, and the path where it is saved, if it is.

@@ -30,7 +30,7 @@ Header = dict[str, Any]
 Sections = Mapping[str, npt.NDArray[Any]]
 
 MAGIC = b"\x93PENSTK\n"
-VERSION = 2
+VERSION = 3
 _PRELUDE = struct.Struct("<8sIIQQ")  # magic, version, crc32 of the rest, header bytes, file bytes
 _ALIGN = 64
 _DTYPES = ("|u1", "<i4", "<u4", "<i8")

@@ -202,7 +202,7 @@ def test_saved_datasets(tmp_path):
     dataset = penstock.open(folder, index="memory")
     assert (len(dataset), dataset.classes) == (6, ("cat", "dog"))
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train"]}')
-    with pytest.raises(UsageError, match="several splits"):
+    with pytest.raises(UsageError, match="has the splits"):
         penstock.open(tmp_path, index="memory")
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "../x"}]}))
     with pytest.raises(FormatError, match="lists no files"):

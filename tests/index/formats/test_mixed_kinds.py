@@ -47,7 +47,7 @@ def test_it_asks(tmp_path: Path, names: list[str], said: str) -> None:
     assert said in str(caught.value)
     assert "open the folder of the samples alone" in str(caught.value)
     endings = {Path(name).suffix for name in names} - {""}
-    assert len(opened(tmp_path, names, extensions=sorted(endings))) == len(names)
+    assert len(opened(tmp_path, names, extensions=sorted(endings), split="")) == len(names)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def build(
     is_saved = scan.place.kind == "folder" and saved_datasets.is_saved_dataset(scan.store)
     rows = None
     if is_saved:
-        files, sources, rows = saved_datasets.list_streams(scan.store)
+        files, sources, rows = saved_datasets.list_streams(scan.store, scan.place.splits)
     else:
         extensions = _EXTENSIONS if scan.place.kind == "folder" else ()
         files, sources = scan.list_files(extensions)

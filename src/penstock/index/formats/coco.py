@@ -32,6 +32,7 @@ from ..table import Index
 from . import image_annotations, options
 from .image_annotations import EntryColumn, JsonLists, check_distinct, show
 from .shards import Columns, Scan, check_below
+from .splits import build_error
 
 _KINDS = ("instances", "person_keypoints", "captions")
 _STANDARD = re.compile(rf"annotations/({'|'.join(_KINDS)})_([^/]+)\.json")
@@ -178,7 +179,7 @@ def _choose_files(store: Store, split: str | None, wanted: Columns) -> tuple[lis
     if not splits:
         raise FormatError(f"{store.root} has no annotations/instances_*.json: give annotations=")
     if split is None and len(splits) > 1:
-        raise image_annotations.build_split_error(store, splits)
+        raise build_error(store.root, [*splits])
     split = split or next(iter(splits))
     if split not in splits:
         raise UsageError(f"{store.root} has no split {split!r}, but {', '.join(sorted(splits))}")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ...engine.store import Store, StoreFile
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import unseen
-from . import shards
+from . import shards, splits
 from .registry import FORMATS, Format
 from .shards import Location
 
@@ -88,7 +88,7 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     if place.kind == "folder":
         if geometry or windows:
             return "tokens" if windows else "records"
-        return _detect_folder(store, options.get("extensions", ()))
+        return _detect_folder(store, place, options.get("extensions", ()))
     if "files" in options and place.kind == "file":
         return "table"
     name = place.name if place.kind == "file" else _find_first_name(store, place)
@@ -136,7 +136,15 @@ def _sniff_format(head: bytes, name: str) -> str | None:
     return next((entry.name for entry in entries if entry.recognizes(head, name)), None)
 
 
-def _detect_folder(store: Store, extensions: Sequence[str]) -> str:
+def has_own_splits(store: Store, place: Location, name: str | None) -> bool:
+    """True if the data, or the format that is named, says itself which splits there are."""
+    entries = [entry for entry in FORMATS.values() if "split" in entry.options]
+    if name is not None or place.kind != "folder":
+        return name in [entry.name for entry in entries]
+    return any(entry.load(entry.folder)(store) for entry in entries)
+
+
+def _detect_folder(store: Store, place: Location, extensions: Sequence[str]) -> str:
     """Detect a dataset of files with certain names, a folder of shards, or a folder of samples.
 
     extensions:  which files are samples, if the user said so: then annotations are none.
@@ -150,7 +158,7 @@ def _detect_folder(store: Store, extensions: Sequence[str]) -> str:
             return entry.name
     formats = {
         name: _sniff_format(store.read(name, 0, _HEAD_BYTES), name)
-        for name in sorted(_find_some_names(store, extensions))
+        for name in sorted(_find_some_names(store, place, extensions))
     }
     of_shards = {
         name: format
@@ -163,6 +171,7 @@ def _detect_folder(store: Store, extensions: Sequence[str]) -> str:
     stray = next((name for name in formats if formats[name] != chosen), None)
     if stray is None:
         return chosen
+    splits.choose(store.scan(extensions).files, place)  # a pattern that mixes is no remedy
     folder, pattern = os.path.dirname(shard), f"*{os.path.splitext(shard)[1]}"
     raise FormatError(
         f"{store.root} holds shards of {chosen} ({shard}), and {stray}: open "
@@ -170,13 +179,16 @@ def _detect_folder(store: Store, extensions: Sequence[str]) -> str:
     )
 
 
-def _find_some_names(store: Store, extensions: Sequence[str]) -> list[str]:
+def _find_some_names(store: Store, place: Location, extensions: Sequence[str]) -> list[str]:
     """Find a few files of a folder, with these extensions if some are given."""
-    names = store.some(_LOOKED_AT)
+    names = store.some(_LOOKED_AT) if not place.splits else []
     chosen = [name for name in names if name.lower().endswith(tuple(extensions) or "")]
-    if chosen or not extensions:
+    if chosen or not (extensions or place.splits):
         return chosen
-    files = store.scan(extensions).files
+    listing = store.scan(extensions)
+    if place.splits:
+        listing = splits.take(listing, splits.choose(listing.files, place))
+    files = listing.files
     return [files.name(file) for file in range(min(len(files), _LOOKED_AT))]
 
 

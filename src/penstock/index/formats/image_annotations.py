@@ -16,7 +16,7 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -166,12 +166,6 @@ def find_folder(store: Store, names: Sequence[str]) -> str:
     _, errors = store.probe(unseen(store.root, list(names)))
     there = np.flatnonzero(errors == errno.EISDIR)
     return names[int(there[0])] if len(there) else ""
-
-
-def build_split_error(store: Store, splits: Iterable[str]) -> UsageError:
-    """Build the error for a split that has to be chosen: data must not mix unnoticed."""
-    names = sorted(splits)
-    return UsageError(f"{store.root} has the splits {', '.join(names)}: give split={names[0]!r}")
 
 
 def make_index(

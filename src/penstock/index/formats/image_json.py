@@ -67,6 +67,7 @@ def build(
     """The index of all images below the folder, with what their documents say."""
     store = scan.store
     listing = scan.list_folder((_SUFFIX, *image_annotations.IMAGE_SUFFIXES))
+    listing = scan.choose_split(listing)
     images: dict[str, str] = {}
     documents: dict[str, str] = {}
     for name in map(listing.files.name, range(len(listing.files))):

@@ -36,7 +36,7 @@ from ...errors import ChangedError, FormatError, MissingError, UsageError
 from ...extent import Files, Int, Names, joined, unseen
 from ..fields import Field
 from ..table import Index
-from . import options
+from . import options, splits
 from .shards import Location, Scan, check_named_once, join_names, lay_out_extents
 
 DATA = "data.mdb"
@@ -199,4 +199,5 @@ def list_environments(store: Store, place: Location) -> list[str]:
             raise MissingError(f"{os.path.join(store.root, pattern)} matches no environment")
         names += paths
     check_named_once(store, names)
-    return names
+    rows = splits.choose(unseen(store.root, names), place)
+    return names if rows is None else [names[row] for row in rows]

@@ -36,6 +36,7 @@ from ..layout import Fixed, RowTable
 from ..table import Index
 from . import options
 from .shards import Columns, Scan, check_below, check_inside, lay_out_extents, number_first
+from .splits import build_error
 
 NAME = "index.json"
 _HEAD_BYTES = 4096
@@ -82,9 +83,10 @@ class Manifest:
         path = files.path(0)
         if errors[0]:
             lists = store.match(f"*/{NAME}") if has_shards(store, shard) else []
-            splits = ", ".join(os.path.dirname(name) for name in lists[:_LOOKED_AT])
-            place = f"one of its splits ({splits})" if splits else "the folder that has it"
-            raise FormatError(f"{store.root} has no {NAME}, which {what} come with: open {place}")
+            if lists:
+                raise build_error(store.root, map(os.path.dirname, lists))
+            lacks = f"{store.root} has no {NAME}, which {what} come with"
+            raise FormatError(f"{lacks}: open the folder that has it")
         if int(files.size[0]) > _BYTES_MAX:
             raise FormatError(f"{path} has {files.size[0]:,} bytes, more than any list of files")
         try:

@@ -15,8 +15,9 @@ from typing import Any
 
 from ... import limits
 from ...engine.store import Store
-from ...errors import FormatError, MissingError, UsageError
+from ...errors import FormatError, MissingError
 from ...extent import Files, joined, unseen
+from . import splits
 
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 _JSON_BYTES_MAX = 64 * limits.header_bytes_max
@@ -29,17 +30,17 @@ def is_saved_dataset(store: Store) -> bool:
     return _has(store, _INFO) and bool(store.match("*.arrow"))
 
 
-def list_streams(store: Store) -> tuple[Files, Files, int | None]:
+def list_streams(store: Store, wanted: tuple[str, ...] | None) -> tuple[Files, Files, int | None]:
     """List the streams of a folder in order, the sources, and the rows that all have, if known."""
     if _has(store, _STATE):
         names, listed_by = _read_state(store), _STATE
         rows = None
     elif _has(store, _SPLITS):
-        splits = _read_json(store, _SPLITS).get("splits")
-        listed = [f"{store.root}/{name}" for name in splits] if isinstance(splits, list) else []
-        raise UsageError(f"{store.root} holds several splits: open one of {listed[:8]}")
+        listed = _read_json(store, _SPLITS).get("splits")
+        names = list(map(str, listed)) if isinstance(listed, list) else []
+        raise splits.build_error(store.root, names or ["train"])
     else:
-        names, rows = _find_split(store)
+        names, rows = _find_split(store, wanted or ())
         listed_by = _INFO
     files = store.stat(names, lambda row: f"{store.root}/{listed_by}, file {row}: ")
     return files, joined(files, store.stat([listed_by])), rows
@@ -89,8 +90,8 @@ def _read_state(store: Store) -> list[str]:
     return names
 
 
-def _find_split(store: Store) -> tuple[list[str], int | None]:
-    """Find the streams of the only split in a folder of the cache, and their rows if known."""
+def _find_split(store: Store, wanted: tuple[str, ...]) -> tuple[list[str], int | None]:
+    """Find the streams of a split in a folder of the cache, and their rows if known."""
     found: dict[str, list[tuple[int, int, str]]] = {}
     for name in store.match("*.arrow"):
         parts = re.fullmatch(r"(.*?)(?:-([0-9]{5,})-of-([0-9]{5,}))?\.arrow", name)
@@ -98,16 +99,20 @@ def _find_split(store: Store) -> tuple[list[str], int | None]:
             continue
         stem, number, count = parts.groups()
         found.setdefault(stem, []).append((int(number or 0), int(count or 1), name))
+    if wanted:
+        stems = sorted(found)
+        chosen = splits.divide_by(stems, wanted)[0]
+        found = {stems[row]: found[stems[row]] for split in wanted for row in chosen.get(split, ())}
     if len(found) != 1:
-        raise UsageError(f"{store.root} is a cache of `datasets`: open one of {sorted(found)}")
+        raise splits.build_error(store.root, {stem.split("-")[-1] for stem in found} or ["train"])
     ((stem, streams),) = found.items()
     streams.sort()
     if [(number, count) for number, count, _ in streams] != [
         (number, len(streams)) for number in range(len(streams))
     ]:
         raise FormatError(f"{store.root}: some of {stem}*.arrow are missing: make the cache again")
-    splits = _read_json(store, _INFO).get("splits")
-    known = splits if isinstance(splits, dict) else {}
+    described = _read_json(store, _INFO).get("splits")
+    known = described if isinstance(described, dict) else {}
     rows = [
         split.get("num_examples")
         for name, split in known.items()

@@ -11,11 +11,12 @@ import numpy as np
 
 from ...engine.store import Listing, Progress, Store, StoreFile
 from ...errors import FormatError, MissingError, UsageError
-from ...extent import FileIds, Files, Int, Names, joined
+from ...extent import FileIds, Files, Int, Names, joined, unseen
 from ..attributes import Attribute
 from ..fields import Field
 from ..layout import Pieces, RowTable
 from ..table import Index
+from . import splits
 
 Kind = Literal["folder", "file", "pattern"]
 T = TypeVar("T")
@@ -29,12 +30,14 @@ class Location:
 
     names:  the patterns, relative to the root as `name` is; a list of files is several patterns.
     path:   the path as the caller gave it, for messages.
+    splits:  the splits that are asked for, () for all data; None: there must be one.
     """
 
     kind: Kind
     name: str
     path: str
     names: tuple[str, ...] = ()
+    splits: tuple[str, ...] | None = None
 
 
 class Scan(NamedTuple):
@@ -56,7 +59,7 @@ class Scan(NamedTuple):
         pattern by pattern.
         """
         if self.place.kind == "folder":
-            listing = self.list_folder(extensions)
+            listing = self.choose_split(self.list_folder(extensions), samples=False)
             return listing.files, joined(listing.folders, listing.files)
         if self.place.kind == "file":
             files = self.store.stat([self.place.name])
@@ -65,6 +68,13 @@ class Scan(NamedTuple):
         files = self.store.stat(names)
         folders = self.store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
         return files, joined(folders, files)
+
+    def choose_split(self, listing: Listing, samples: bool = True) -> Listing:
+        """Take the files of the split that is asked for; UsageError if one has to be.
+
+        samples:  each file is a sample.
+        """
+        return splits.take(listing, splits.choose(listing.files, self.place, samples))
 
     def list_folder(self, extensions: Sequence[str]) -> Listing:
         """List the files below the root; FormatError if there are none."""
@@ -77,7 +87,7 @@ class Scan(NamedTuple):
 
 
 def list_names(store: Store, place: Location) -> list[str]:
-    """List the names of the files that a place's patterns match."""
+    """List the names of the files of a split that a place's patterns match."""
     names: list[str] = []
     for pattern in place.names:
         matches = store.match(pattern)
@@ -85,7 +95,8 @@ def list_names(store: Store, place: Location) -> list[str]:
             raise MissingError(f"{os.path.join(store.root, pattern)} matches no files: check it")
         names += matches
     check_named_once(store, names)
-    return names
+    rows = splits.choose(unseen(store.root, names), place)
+    return names if rows is None else [names[row] for row in rows]
 
 
 def check_named_once(store: Store, names: Sequence[str]) -> None:

@@ -26,9 +26,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...engine.store import Listing
+from ...engine.store import Listing, Store
 from ...errors import FormatError
+from ...extent import unseen
 from ..table import Index
+from . import splits
 from .shards import Scan, index_files
 
 KINDS = {
@@ -46,6 +48,7 @@ _media = {"images", "audio", "video"}
 _OPEN_ONE_KIND = (
     "open the folder of the samples alone, or a text file of paths and labels, or give extensions="
 )
+_ZARR = ("zarr.json", ".zarray", ".zgroup")
 NOTES = {"", ".md", ".rst", ".pdf", ".html", ".log", ".db"}
 _FOLDERS_LOOKED_AT = _FILES_LOOKED_AT = 4096
 
@@ -53,16 +56,27 @@ _FOLDERS_LOOKED_AT = _FILES_LOOKED_AT = 4096
 def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
     """The index of the files below the scan.store's root, in ascending order of path bytes."""
     listing = scan.list_folder(extensions)
+    if wanted := scan.place.splits:
+        listing = scan.choose_split(listing)
     if not extensions:  # looks at a few thousand of the files
         mixture = _find_unlike_folders(listing) or _find_pairs(listing)
+        if array := _find_array(scan.store, listing):
+            raise FormatError(f"{array} is an array or group of Zarr: open it")
         if mixture:
             raise FormatError(f"{listing.files.root} holds {mixture}: {_OPEN_ONE_KIND}")
-        if stray := _find_stray(listing):
-            raise FormatError(f"{listing.files.root} holds {stray}: give extensions= of samples")
+    if not wanted:
+        scan.choose_split(listing)
+    if not extensions and (stray := _find_stray(listing)):
+        raise FormatError(f"{listing.files.root} holds {stray}: give extensions= of samples")
     classes = labels = None
-    if listing.folder.all():  # number 0 is the root: no file lies at the top
-        folders = listing.folders
-        tops = [folders.name(folder).split("/", 1)[0] for folder in range(len(folders))]
+    folders = listing.folders
+    tops = [folders.name(folder).split("/", 1)[0] for folder in range(len(folders))]
+    if wanted:
+        used = np.unique(listing.folder).tolist()
+        named = splits.name_classes([folders.name(folder) for folder in used], wanted)
+        of_folder = dict(zip(used, named, strict=True))
+        tops = [of_folder.get(folder, "") for folder in range(len(folders))]
+    if listing.folder.all() and all(tops[folder] for folder in np.unique(listing.folder)):
         names = {*tops} - {""}
         classes = tuple(sorted(names, key=lambda name: name.encode("utf-8", "surrogateescape")))
         number = {name: label for label, name in enumerate(classes)}
@@ -100,6 +114,16 @@ def _find_unlike_folders(listing: Listing) -> str:
         if data and labels:
             return f"the folders {called[min(data)]} and {called[min(labels)]}"
     return ""
+
+
+def _find_array(store: Store, listing: Listing) -> str:
+    """Find a folder of Zarr, whose chunks are no samples, around one of the first files."""
+    names = [listing.files.name(file) for file in range(min(len(listing.files), 4))]
+    names = [name for name in names if posixpath.splitext(name)[1].lower() not in _kind_of]
+    above = [name[:cut] for name in names for cut, sign in enumerate(name) if sign == "/"]
+    marked = [f"{folder}/{mark}" for folder in dict.fromkeys(above) for mark in _ZARR]
+    there = np.flatnonzero(store.probe(unseen(store.root, marked))[1] == 0)
+    return posixpath.dirname(posixpath.join(store.root, marked[there[0]])) if len(there) else ""
 
 
 def _find_pairs(listing: Listing) -> str:

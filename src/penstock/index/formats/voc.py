@@ -28,6 +28,7 @@ from ..table import Index
 from . import image_annotations, options
 from .image_annotations import EntryColumn, check_distinct
 from .shards import Columns, Scan
+from .splits import build_error
 
 _IMAGES, _SHEETS, _SPLITS = "JPEGImages", "Annotations", "ImageSets/Main"
 _SHEET_BYTES_MAX = 16 << 20
@@ -141,7 +142,7 @@ def _list_keys(
         if not whole:
             return None, everything
         if len(whole) > 1:
-            raise image_annotations.build_split_error(store, whole)
+            raise build_error(store.root, whole)
         split = whole[0]
     if split not in lists:
         there = ", ".join(sorted(lists)) or "none"
