@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ def open_rows(data: Path) -> dict[str, Callable[[], object]]:
         loader = penstock.Loader(dataset, 256, **settings, **options)
         return lambda: sum(len(batch[field]) for batch in loader)
 
-    paths = {path.name.partition("-")[0]: path for path in data.iterdir()}
+    paths = {re.split("[-.]", path.name)[0]: path for path in data.iterdir()}
     records = penstock.open(paths["records"], record_bytes=4096, index="memory")
     photographs = penstock.open(paths["jpeg"], index="memory")
     permutation = _core.Permutation(10_000_019, 42)
@@ -51,7 +52,7 @@ def open_rows(data: Path) -> dict[str, Callable[[], object]]:
         "records of 4 KiB": read(records, shuffle="exact"),
         "order": lambda: permutation.run(0, samples),
         "gather": lambda: _core.gather(source, *columns, out),
-        "photographs": read(photographs, "data", decode=images.RandomResizedCrop(224, flip=0.5)),
+        "photographs": read(photographs, "image", decode=images.RandomResizedCrop(224, flip=0.5)),
         "JSON lines": read_lines,
         "LMDB": read_lmdb,
         "checksums": lambda: _core.crc32c(source),

@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import __version__, limits
-from .._core import list_kernels
 from ..arguments import check_path, suggest_path
 from ..budget import Budget
 from ..dataset.dataset import Dataset
@@ -389,7 +388,7 @@ def _examine_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> I
         )
     else:
         yield Finding("good", "processors", f"{machine.cores} cores, no quota")
-    kernels = ", ".join(f"{what} {which}" for what, which in list_kernels().items())
+    kernels = ", ".join(f"{what} {which}" for what, which in machine.kernels.items())
     yield Finding("good", "kernels", kernels)
     memory = f"{machine.memory_bytes / 1e9:,.3g} GB, {machine.room_bytes / 1e9:,.3g} of them free"
     limit = machine.memory_limit_bytes
