@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import limits
-from .._core import list_kernels
+from .. import _core, limits
 from ..errors import PenstockError
 from ..extent import Extents, Requests
 from .protocol import Buffer, Engine
@@ -99,7 +98,7 @@ def read_machine(root: str | os.PathLike[str] = "/") -> Machine:
         memory_used_bytes=used,
         shm_bytes=_measure_free_bytes("/dev/shm"),
         open_files=None if soft == resource.RLIM_INFINITY else soft,
-        kernels=list_kernels(),
+        kernels=_core.list_kernels(),
     )
 
 
