@@ -12,9 +12,10 @@ import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from .. import limits
 from ..errors import LimitError
@@ -32,9 +33,23 @@ forks = 0
 another process has another number; reading it costs no system call."""
 
 
+_turns: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def make_turn() -> Any:
+    """Make a re-entrant lock that is free in a forked child, unless the thread that forked has it:
+    the threads that wait for others' turns to end do not exist there."""
+    turn = threading.RLock()
+    _turns.add(turn)
+    return turn
+
+
 def _count_fork() -> None:
     global forks
     forks += 1
+    for turn in list(_turns):
+        if not turn._is_owned():
+            turn._at_fork_reinit()
 
 
 os.register_at_fork(after_in_child=_count_fork)

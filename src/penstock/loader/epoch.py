@@ -13,10 +13,13 @@ state never counts the batch ahead; an error of batch k+1 is raised at its turn.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from threading import Thread, current_thread
+from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 from ..budget import Budget
+from ..engine.threads import make_turn as make_turn
 from ..errors import UsageError
 from ..meter import Counters, Meter
 from .workers import EpochTasks
@@ -94,6 +97,40 @@ class OpenEpoch(NamedTuple):
     at_end: Callable[[], None] | None = None
 
 
+class SharedIterator:
+    """Iterator over batches that several threads may share, as `EpochIterator`."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._turn = make_turn()
+        self._told: set[Thread] | None = None  # threads that know of an error, if it is the last
+        self._closed = False
+
+    def __iter__(self) -> SharedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        with self._turn:
+            if self._closed:
+                raise StopIteration
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                _tell(self._told, "the epoch")
+                raise
+            except BaseException as error:
+                if self._closed and isinstance(error, Exception):  # meanwhile, by another thread
+                    raise StopIteration from None
+                self._told = {current_thread()}
+                raise
+            self._told = None
+            return batch
+
+    def close(self) -> None:
+        """Stop here."""
+        self._closed = True
+
+
 class EpochIterator:
     """Iterator over the batches of an epoch. It goes on unchanged when another epoch starts.
 
@@ -109,6 +146,10 @@ class EpochIterator:
     gives the next batch, as in torch. After an interrupt, whose batch may be lost, the iterator
     ends; other iterators of the loader, whose reads may be lost, raise UsageError: no epoch is cut
     short without an error.
+
+    Threads may share it: each batch goes to one of them, and so does its error. The end comes to
+    all; if the epoch was cut short, UsageError comes to each of the others. `close` in another
+    thread is the end for all.
     """
 
     def __init__(
@@ -128,6 +169,8 @@ class EpochIterator:
         self._broker_ns = 0  # when to follow it again
         self._finish = finish
         self._open_transfer = open_transfer
+        self._turn = make_turn()  # of the thread that takes a batch
+        self._told: set[Thread] | None = None  # threads that know that the epoch was cut short
         self._closed = False
 
     def __len__(self) -> int:
@@ -138,41 +181,46 @@ class EpochIterator:
         return self
 
     def __next__(self) -> Any:
-        asked_ns = time.perf_counter_ns()
-        meter = self._meter
-        if self._open is None or self._closed:
-            meter.count_request(asked_ns)
-            if self._closed:
-                raise StopIteration
-            self.begin()
+        with self._turn:
             asked_ns = time.perf_counter_ns()
-        assert self._open is not None
-        epoch, source, _ = self._open
-        if asked_ns >= self._broker_ns:
-            self._broker_ns = self._follow_broker()
-        try:
-            ready = source.take(asked_ns, self._follow_broker)
-        except Exception:
-            meter.count_request(asked_ns)
-            source.skip()
-            if source.closed:
-                self.close()
-            meter.count_failure(time.perf_counter_ns())
-            raise
-        except BaseException:
-            self.close()
-            raise
-        if ready is None:
-            meter.count_request(asked_ns)
-            self._end(self._open)
-            raise StopIteration
-        batch, step, samples, ready_ns, bytes_ns, decode_ns = ready
-        self._tasks.record_step(epoch, step + 1)
-        if meter.timeline is not None:
-            meter.timeline.record_batch(epoch, step, asked_ns, ready_ns, bytes_ns, decode_ns)
-        now_ns = time.perf_counter_ns()
-        meter.count_batch(asked_ns, ready_ns, now_ns, samples, bytes_ns, decode_ns)
-        return batch if self._finish is None else self._finish(batch)
+            meter = self._meter
+            if self._open is None or self._closed:
+                meter.count_request(asked_ns)
+                self.begin()
+                if self._closed:
+                    self._raise_end()
+                asked_ns = time.perf_counter_ns()
+            assert self._open is not None
+            epoch, source, _ = self._open
+            try:
+                if asked_ns >= self._broker_ns:
+                    self._broker_ns = self._follow_broker()
+                ready = source.take(asked_ns, self._follow_broker)
+            except Exception:
+                if self._closed:  # meanwhile, by another thread
+                    self._raise_end()
+                meter.count_request(asked_ns)
+                source.skip()
+                if source.closed:
+                    self._cut_short()
+                meter.count_failure(time.perf_counter_ns())
+                raise
+            except BaseException:
+                self._cut_short()
+                raise
+            if ready is None:
+                meter.count_request(asked_ns)
+                self._end(self._open)
+                raise StopIteration
+            batch, step, samples, ready_ns, bytes_ns, decode_ns = ready
+            self._tasks.record_step(epoch, step + 1)
+            if meter.timeline is not None:
+                meter.timeline.record_batch(epoch, step, asked_ns, ready_ns, bytes_ns, decode_ns)
+            now_ns = time.perf_counter_ns()
+            meter.count_batch(asked_ns, ready_ns, now_ns, samples, bytes_ns, decode_ns)
+            if self._closed:
+                source.close()  # again: another thread closed it while this one requested more
+            return batch if self._finish is None else self._finish(batch)
 
     def __del__(self) -> None:
         if hasattr(self, "_closed"):  # else an interrupt came while it was made
@@ -183,14 +231,17 @@ class EpochIterator:
 
         Returns this iterator.
         """
-        if self._open is None and not self._closed:
-            if self._open_transfer is None:
-                self._open = self._begin_epoch(self)
-            else:
-                transfer = self._open_transfer()  # before the epoch starts: this may fail
-                opened = self._begin_epoch(self)
-                moving = TransferSource(opened.source, self._finish, transfer)
-                self._open, self._finish = opened._replace(source=moving), None
+        with self._turn:
+            if self._open is None and not self._closed:
+                if self._open_transfer is None:
+                    self._open = self._begin_epoch(self)
+                else:
+                    transfer = self._open_transfer()  # before the epoch starts: this may fail
+                    opened = self._begin_epoch(self)
+                    moving = TransferSource(opened.source, self._finish, transfer)
+                    self._open, self._finish = opened._replace(source=moving), None
+                if self._closed:  # meanwhile, by another thread
+                    self._open.source.close()
         return self
 
     def adopt(self, budget: Budget) -> None:
@@ -206,15 +257,53 @@ class EpochIterator:
 
     def _end(self, ended: OpenEpoch) -> None:
         """Close after the last batch; UsageError if the source was closed before it."""
-        was_closed, is_cut = self._closed, ended.source.closed
+        is_cut = ended.source.closed
+        if is_cut and not self._closed:
+            self._cut_short()
+            raise _make_cut_error(f"epoch {ended.epoch}")
         if not is_cut:
             self._tasks.end_epoch(ended.epoch)
             if ended.at_end is not None:
                 ended.at_end()
         self.close()
-        if is_cut and not was_closed:
-            what = f"the rest of epoch {ended.epoch} was dropped by an interrupt or a failed read"
-            raise UsageError(f"{what}: iterate again, or load a saved state")
+
+    def _cut_short(self) -> None:
+        """Close before the last batch, by an error that this thread raises."""
+        self._told = {current_thread()}
+        self.close()
+
+    def _raise_end(self) -> NoReturn:
+        """Raise StopIteration, or once in each thread the error of an epoch that was cut short."""
+        _tell(self._told, "the epoch" if self._open is None else f"epoch {self._open.epoch}")
+        raise StopIteration from None
+
+
+def _tell(told: set[Thread] | None, epoch: str) -> None:
+    """Raise UsageError in a thread that does not know that an epoch was cut short."""
+    if told is not None and current_thread() not in told:
+        told.add(current_thread())
+        raise _make_cut_error(epoch) from None
+
+
+def _make_cut_error(epoch: str) -> UsageError:
+    what = f"the rest of {epoch} was dropped by an interrupt or a failed read"
+    return UsageError(f"{what}: iterate again, or load a saved state")
+
+
+class OpenIterators:
+    """Iterators of a loader that have begun an epoch, held weakly. They may be listed by any thread
+    while another adds one; only one adds at a time."""
+
+    def __init__(self) -> None:
+        self._references: tuple[weakref.ref[Any], ...] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        alive = (reference() for reference in self._references)
+        return (iterator for iterator in alive if iterator is not None)
+
+    def add(self, iterator: Any) -> None:
+        others = [reference for reference in self._references if reference() is not None]
+        self._references = (*others, weakref.ref(iterator))
 
 
 def record_epoch(epoch: int, walked: Counters) -> dict[str, float]:

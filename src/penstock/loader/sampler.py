@@ -21,6 +21,7 @@ from ..dataset.dataset import Dataset
 from ..dataset.packing import Buckets, bucket_orders, check_batch_tokens
 from ..dataset.row_counting import EpochRows, RowTablePlace
 from ..dataset.weighing import WeightsOf
+from ..engine.threads import make_turn
 from ..errors import StateError, UsageError
 from ..order.order import Order, Ordering, Shuffle
 from ..order.packed_order import PackedOrder, RowOrdering
@@ -103,6 +104,7 @@ class StepSampler:
                 what = f"check_peers={check_peers} compares the processes of a data coordinate"
                 raise UsageError(f"{what}: give place= a mesh, a sharding, or Place(readers=...)")
         self._requested_place = place
+        self._turn = make_turn()  # of the thread that settles, begins an epoch or restores
         self._settled: tuple[Place, Steps] | None = None
         if place is not None:
             self._settle()
@@ -156,11 +158,13 @@ class StepSampler:
             return None  # without the choice of an order, which may need a process group
         order = self.order
         assert isinstance(order, PackedOrder)
-        if self._rows is None or self._rows.order.epoch != epoch or self._rows.base is not order:
-            if self._rows is not None:
-                self._rows.close()
-            self._rows = EpochRows(order, epoch, self.place, self._row_table)
-        return self._rows
+        with self._turn:
+            rows = self._rows
+            if rows is None or rows.order.epoch != epoch or rows.base is not order:
+                if rows is not None:
+                    rows.close()
+                self._rows = rows = EpochRows(order, epoch, self.place, self._row_table)
+            return rows
 
     def close(self) -> None:
         """End the thread that counts rows, if there is one."""
@@ -208,18 +212,26 @@ class StepSampler:
     @property
     def order(self) -> Ordering:
         """Order of epoch 0. The first access makes the choice, if there is one to make."""
-        if self._order is None:
-            place, steps = self._settle()
-            chosen = self._requested_order if self.choice is None else self._resumed
-            if chosen is None and self.choice is not None:
-                chosen = self.choice.choose(place, steps)
-            assert chosen is not None
-            self._order = chosen.for_steps(steps.global_batch, len(steps))
-        return self._order
+        if (settled := self._order) is not None:
+            return settled
+        with self._turn:
+            if self._order is None:
+                place, steps = self._settle()
+                chosen = self._requested_order if self.choice is None else self._resumed
+                if chosen is None and self.choice is not None:
+                    chosen = self.choice.choose(place, steps)
+                assert chosen is not None
+                self._order = chosen.for_steps(steps.global_batch, len(steps))
+            return self._order
 
     @property
     def cursor(self) -> Cursor:
-        if self._cursor is None:
+        return self._cursor or self._make_cursor()
+
+    def _make_cursor(self) -> Cursor:
+        with self._turn:
+            if self._cursor is not None:
+                return self._cursor
             steps, order = self.steps, self.order
             has_rows = isinstance(order, PackedOrder)
             unit = steps.world_size if self._has_batches else 1
@@ -231,7 +243,7 @@ class StepSampler:
                 self._commit,
             )
             self._cursor = Cursor(identity, len(steps), self._weights, has_rows, unit)
-        return self._cursor
+            return self._cursor
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Move to the position of `state`, on the ranks there are now.
@@ -239,6 +251,10 @@ class StepSampler:
         The order becomes the state's, if the order is a matter of choice. Raises StateError
         if the state does not fit; nothing has changed then.
         """
+        with self._turn:
+            self._restore(state)
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
         was = self._settled, self._order, self._cursor, self._resumed
         weighed = self._requested_order, self._weights
         if isinstance(state, Mapping):
@@ -427,6 +443,10 @@ class StepSampler:
         locality:  if `needs_locality`: the nodes that keep samples, and the nodes of the ranks; the
                    same on every rank.
         """
+        with self._turn:
+            return self._begin(locality)
+
+    def _begin(self, locality: Locality | None) -> tuple[int, int]:
         assert (locality is not None) == self.needs_locality, "only these need nodes"
         place, balance = self.renew_place(), self.steps.balance
         if (self.steps.locality if balance is None else balance.locality) is not locality:
@@ -445,22 +465,28 @@ class StepSampler:
         return None if (now.rank, now.world_size) == (was.rank, was.world_size) else now
 
     def _settle(self) -> tuple[Place, Steps]:
-        if self._settled is not None:
+        if (settled := self._settled) is not None:
+            return settled
+        with self._turn:
+            if self._settled is None:
+                place = self._find_place()
+                self._settled = place, self._make_steps(place.world_size)
             return self._settled
+
+    def _find_place(self) -> Place:
         place = self._requested_place or detect(None, None, os.environ, sys.modules)
         if place.conflict is not None:
             ranks = f"{place.source} is initialised as rank {place.rank} of {place.world_size}"
-            warnings.warn(f"{place.conflict}, but {ranks}, which is used", stacklevel=4)
+            warnings.warn(f"{place.conflict}, but {ranks}, which is used", stacklevel=5)
         hint = suspect_processes(os.environ, sys.modules) if place.source == "default" else None
         if hint is not None:
             warnings.warn(
                 f"{hint} says that JAX has other processes, but it is not initialised for them: "
                 "this one takes all samples. Call jax.distributed.initialize() before the loader "
                 "is used, or give place=",
-                stacklevel=4,
+                stacklevel=5,
             )
-        self._settled = place, self._make_steps(place.world_size)
-        return self._settled
+        return place
 
     def _make_steps(self, world_size: int, locality: Locality | None = None) -> Steps:
         unknown = self.assignment == "local" and locality is None  # before the first epoch

@@ -285,8 +285,8 @@ class _Slot:
         self.descriptor = descriptor
         self._memory = np.empty(0, np.uint8)
 
-    def __del__(self) -> None:
-        os.close(self.descriptor)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.descriptor)  # at the end of the interpreter, too
 
     def memory(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Return all memory of the slot, at least `size` bytes."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import math
 import os
 import queue
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from .. import limits
+from ..engine import threads
 from ..engine.threads import WakeUp, start_threads
 from ..errors import ForkError, UsageError, WorkerError
 from ..order.order import Marks, Order, key_state
@@ -56,53 +58,76 @@ _long_ns = 1_000_000  # of a batch beside which a system call does not count
 
 
 class TimedFetch:
-    """Timed fetch, for use by the one thread that makes it. Costs 1 us a batch, and 2 us more for a
-    batch before which, or in which, the thread was off its processor.
-
-    spent:  time of the last result; zero if it was an exception.
-    """
+    """Timed fetch, for any number of threads. Costs 1 us a batch, and 2 us more for a batch before
+    which, or in which, the thread was off its processor."""
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
-        self.spent = WorkerTime()
-        self._scheduled: int | None = None
-        self._ready_before_ns = 0  # when it was read last
-        self._waits = True  # to judge by the last batch: read the time at the beginning, too
-        with contextlib.suppress(OSError):  # a kernel without it
-            self._scheduled = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._clock = _ThreadClock()
+
+    @property
+    def spent(self) -> WorkerTime:
+        """Time of this thread's last result; zero if it was an exception."""
+        return self._clock.spent
 
     def __call__(self, task: Any) -> Any:
-        if self._waits:
-            self._ready_before_ns = self._ready_ns()
+        clock = self._clock
+        if clock.waits:
+            clock.ready_before_ns = clock.ready.read_ns()
         began_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         try:
             result = self._fetch(task)
         except BaseException:
-            self.spent = WorkerTime()
+            clock.spent = WorkerTime()
             raise
         cpu_ns, busy_ns = time.thread_time_ns() - cpu_ns, time.perf_counter_ns() - began_ns
         off_ns = max(0, busy_ns - cpu_ns)  # clocks differ a little
         ready_ns = 0
-        self._waits = off_ns * 8 > busy_ns or busy_ns > _long_ns
-        if self._waits:
-            ready_before_ns, self._ready_before_ns = self._ready_before_ns, self._ready_ns()
-            ready_ns = min(off_ns, self._ready_before_ns - ready_before_ns)
-        self.spent = WorkerTime(busy_ns, busy_ns - off_ns, ready_ns)
+        clock.waits = off_ns * 8 > busy_ns or busy_ns > _long_ns
+        if clock.waits:
+            before_ns, clock.ready_before_ns = clock.ready_before_ns, clock.ready.read_ns()
+            ready_ns = min(off_ns, clock.ready_before_ns - before_ns)
+        clock.spent = WorkerTime(busy_ns, busy_ns - off_ns, ready_ns)
         return result
 
-    def __del__(self) -> None:
-        if self._scheduled is not None:
-            os.close(self._scheduled)
 
-    def _ready_ns(self) -> int:
-        """Return the time that this thread has been ready so far.
+class _ThreadClock(threading.local):
+    """Clock of the calling thread, and what was read from it last.
 
-        The file also has its time on a processor, but may be a tick behind in that.
-        """
-        if self._scheduled is None:
+    waits:  whether to judge by the last batch: read the time at the beginning, too.
+    """
+
+    def __init__(self) -> None:
+        self.spent = WorkerTime()
+        self.waits = True
+        self.ready_before_ns = 0
+        self.ready = _ReadyTime()
+
+
+class _ReadyTime:
+    """Time that the thread which made this has been ready for a processor so far.
+
+    The file also has its time on a processor, but may be a tick behind in that.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        self._forks = threads.forks
+        with contextlib.suppress(OSError):  # a kernel without it
+            self._descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def read_ns(self) -> int:
+        if self._forks != threads.forks:  # the file is of the thread that forked
+            self.__del__()
+            self.__init__()  # type: ignore[misc]
+        if self._descriptor is None:
             return 0
-        _, ready_ns, _ = os.pread(self._scheduled, 64, 0).split()
+        _, ready_ns, _ = os.pread(self._descriptor, 64, 0).split()
         return int(ready_ns)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self._descriptor is not None:
+            close(self._descriptor)
 
 
 class Workers(Protocol):
@@ -133,28 +158,31 @@ class Workers(Protocol):
 
 
 class InlineWorkers:
-    """Workers in the calling thread: a task is done when its result is asked for."""
+    """Workers in the calling thread: a task is done when its result is asked for. Threads take
+    turns, as they would with one worker."""
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._fetch: TimedFetch | None = None
         self._tasks: dict[int, Any] = {}
-        self._tickets = 0
+        self._tickets = itertools.count()
+        self._turn = threads.make_turn()
 
     def submit(self, task: Any) -> int:
-        self._tasks[self._tickets] = task
-        self._tickets += 1
-        return self._tickets - 1
+        ticket = next(self._tickets)
+        self._tasks[ticket] = task
+        return ticket
 
     def result(self, ticket: int, timeout_s: float | None = None) -> tuple[Any, WorkerTime]:
         del timeout_s  # nobody could interrupt the calling thread
-        task = self._tasks.pop(ticket)
-        try:
-            if self._fetch is None:
-                self._fetch = TimedFetch(self._opening(0))
-            return self._fetch(task), self._fetch.spent
-        except StopIteration as error:
-            raise make_raisable(error) from error
+        with self._turn:
+            task = self._tasks.pop(ticket)
+            try:
+                fetch = self._fetch or TimedFetch(self._opening(0))
+                self._fetch = fetch
+                return fetch(task), fetch.spent
+            except StopIteration as error:
+                raise make_raisable(error) from error
 
     def drop(self, ticket: int) -> None:
         self._tasks.pop(ticket, None)
@@ -176,9 +204,9 @@ class WorkerThreads:
     def __init__(self, opening: Opening, workers: int) -> None:
         self._queue = _TaskQueue()
         self._workers = workers
-        self._tickets = 0
+        self._tickets = itertools.count()
         stop = functools.partial(self._queue.stop, workers)
-        threads = [
+        started = [
             threading.Thread(
                 target=_work_in_thread,
                 args=(self._queue, opening, number),
@@ -187,18 +215,18 @@ class WorkerThreads:
             )
             for number in range(workers)
         ]
-        for thread in threads:
+        for thread in started:
             end_with_interpreter(thread, stop)
-        start_threads(threads, stop)
+        start_threads(started, stop)
         self._finalizer = weakref.finalize(self, stop)
 
     def submit(self, task: Any) -> int:
         check_process(self._queue.pid)
         if not self._finalizer.alive:
             raise UsageError("the workers were closed: begin another epoch")
-        self._tickets += 1
-        self._queue.waiting.put((self._tickets - 1, task))
-        return self._tickets - 1
+        ticket = next(self._tickets)
+        self._queue.waiting.put((ticket, task))
+        return ticket
 
     def result(self, ticket: int, timeout_s: float | None = None) -> tuple[Any, WorkerTime]:
         check_process(self._queue.pid)

@@ -59,31 +59,30 @@ class Cursor:
         self._identity = identity
         self._weights = weights
         self._steps = steps
-        self._epoch = 0
-        self._step = 0
         self._has_rows = has_rows
         self._unit = unit
-        self._rows = 0, 0  # the window, and the rows before it
-        self._fresh = True  # the place has not been begun yet
+        # Epoch and step; of rows, the window and the rows before it; True until the place is begun.
+        # One value, so that a thread that reads it while another moves on gets no mixture.
+        self._at = 0, 0, (0, 0), True
 
     @property
     def epoch(self) -> int:
-        return self._epoch
+        return self._at[0]
 
     @property
     def step(self) -> int:
         """Steps of the epoch that have been handed over."""
-        return self._step
+        return self._at[1]
 
     @property
     def begun(self) -> bool:
         """True if this loader has begun the epoch at the cursor's place."""
-        return not self._fresh
+        return not self._at[3]
 
     @property
     def next_epoch(self) -> int:
         """The epoch that `begin` opens."""
-        return self._epoch if self._fresh else self._epoch + 1
+        return self.peek()[0]
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next `begin` open this epoch.
@@ -91,41 +90,40 @@ class Cursor:
         It opens from its start, or from the step of a restored state.
         """
         epoch = check_whole("epoch", epoch, 0, limits.order_count_max)
-        if not self._fresh or epoch != self._epoch:
-            self._epoch, self._step, self._rows = epoch, 0, (0, 0)
-        self._fresh = True
+        at, step, rows, is_fresh = self._at
+        self._at = (at, step, rows, True) if is_fresh and epoch == at else (epoch, 0, (0, 0), True)
 
     def peek(self) -> tuple[int, int]:
         """Return the epoch that `begin` opens, and its first step."""
-        return (self._epoch, self._step) if self._fresh else (self._epoch + 1, 0)
+        epoch, step, _, is_fresh = self._at
+        return (epoch, step) if is_fresh else (epoch + 1, 0)
 
     def begin(self) -> tuple[int, int]:
         """Open an epoch; return it and its first step."""
-        if not self._fresh:
-            self._epoch, self._step, self._rows = self._epoch + 1, 0, (0, 0)
-        self._fresh = False
-        return self._epoch, self._step
+        epoch, step, rows, is_fresh = self._at
+        if not is_fresh:
+            epoch, step, rows = epoch + 1, 0, (0, 0)
+        self._at = epoch, step, rows, False
+        return epoch, step
 
     def undo_begin(self, epoch: int, step: int) -> None:
         """Undo a `begin` that failed before its first step."""
-        self._epoch, self._step, self._fresh = epoch, step, True
+        self._at = epoch, step, self._at[2], True
 
     def move(self, epoch: int, step: int, rows: tuple[int, int] = (0, 0)) -> None:
         """Record that the steps before `step` of `epoch` have been handed over.
 
         rows:  of packed rows, the window of the last one, and the rows before it.
         """
-        self._epoch, self._step, self._rows = epoch, step, rows
-        self._fresh = False
-        if step >= self._steps:  # the end of an epoch is the start of the next
-            self._epoch, self._step, self._fresh = epoch + 1, 0, True
-            self._rows = 0, 0
+        is_end = step >= self._steps  # the end of an epoch is the start of the next
+        self._at = (epoch + 1, 0, (0, 0), True) if is_end else (epoch, step, rows, False)
 
     def state(self) -> dict[str, Any]:
         """Return the state: JSON-able, under 1 KiB, always with the same keys for the same data.
 
         "weights" is added if weights were handed in; their values may be in it, up to 44 KiB.
         """
+        epoch, step, rows, _ = self._at
         weights = {} if self._weights is None else {"weights": dict(self._weights)}
         commit = {"commit": self._identity.commit} if self._identity.commit else {}
         return {
@@ -135,18 +133,17 @@ class Cursor:
             "order": self._identity.order,
             "seed": self._identity.seed,
             "global_batch": self._identity.global_batch,
-            "epoch": self._epoch,
-            "step": self._step * self._unit,
-            **(dict(zip(_row_keys, self._rows, strict=True)) if self._has_rows else {}),
+            "epoch": epoch,
+            "step": step * self._unit,
+            **(dict(zip(_row_keys, rows, strict=True)) if self._has_rows else {}),
             **weights,
         }
 
     def restore(self, state: Mapping[str, Any], world_size: int) -> None:
         """Move to the place of `state`. Raises StateError if it does not fit this loader."""
         self.check(state, world_size)
-        self._epoch, self._step, self._fresh = state["epoch"], state["step"] // self._unit, True
-        if self._has_rows:
-            self._rows = state["window"], state["before"]
+        rows = (state["window"], state["before"]) if self._has_rows else (0, 0)
+        self._at = state["epoch"], state["step"] // self._unit, rows, True
 
     def check(self, state: Mapping[str, Any], world_size: int) -> None:
         """Raise StateError if a state does not fit this loader, or is none."""

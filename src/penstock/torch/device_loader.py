@@ -17,6 +17,7 @@ from ..dataset.fields import Ragged
 from ..dataset.sample import Decode
 from ..errors import CollateError, LimitError, UsageError
 from ..loader.batch import Batch
+from ..loader.epoch import SharedIterator
 from ..loader.sampler import make_step_sampler
 from ..order.order import Order
 from ..order.selection import Selection, find_base
@@ -101,7 +102,7 @@ class DeviceLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over an epoch. The first `next` starts it; see `Loader`."""
-        return self._batches()
+        return SharedIterator(self._batches())
 
     def load(self) -> DeviceDataset:
         """Read the data now, unless that has been done."""

@@ -17,7 +17,7 @@ import torch.utils.data
 from torch.utils.data import BatchSampler
 
 from ..errors import UsageError
-from ..loader.epoch import EpochIterator
+from ..loader.epoch import EpochIterator, OpenIterators, SharedIterator, make_turn
 from ..meter import Counters
 from .loader import DataLoader
 
@@ -43,6 +43,8 @@ class StepBatches(torch.utils.data.Dataset[Any]):
         self._first: tuple[int, int] | None = None  # where a walk begins that was restored
         self._epochs_before = 0  # epoch 0 of the trainer's count
         self._is_restored = False  # and the trainer has named no epoch since
+        self._turn = make_turn()
+        self.iterators = OpenIterators()
         self._taker: weakref.ref[Any] | None = None  # accelerate's loader that took the last batch
 
     def __len__(self) -> int:
@@ -57,6 +59,10 @@ class StepBatches(torch.utils.data.Dataset[Any]):
     def __getitem__(self, number: int) -> Any:
         if torch.utils.data.get_worker_info() is not None:
             raise UsageError("a StepLoader runs in no worker: give the trainer num_workers=0")
+        with self._turn:
+            return self._take(number)
+
+    def _take(self, number: int) -> Any:
         place = self.loader.place
         step, rank = divmod(int(number), place.world_size)
         if rank != place.rank:
@@ -245,9 +251,10 @@ class StepLoader(torch.utils.data.DataLoader[Any]):
         Made of the batch sampler and the dataset as torch's would be, without the 20 us that
         torch's own iterator takes a batch; trainers that rebuild the loader pay them.
         """
-        if self.pin_memory:
-            return super().__iter__()
-        return map(self.steps.__getitem__, self.steps.next_numbers())
+        batches: Any = map(self.steps.__getitem__, self.steps.next_numbers())
+        batches = SharedIterator(super().__iter__() if self.pin_memory else batches)
+        self.steps.iterators.add(batches)
+        return batches
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that starts next.
@@ -281,4 +288,6 @@ class StepLoader(torch.utils.data.DataLoader[Any]):
 
     def close(self) -> None:
         """End all workers and threads; iterating the loader again starts new ones."""
+        for iterator in self.steps.iterators:
+            iterator.close()
         self.loader.close()

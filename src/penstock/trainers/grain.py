@@ -6,7 +6,7 @@ from typing import Any
 
 import grain
 
-from ..loader.epoch import EpochLoader, check_loader
+from ..loader.epoch import EpochLoader, check_loader, make_turn
 
 
 class LoaderIterDataset(grain.IterDataset[Any]):
@@ -34,14 +34,16 @@ class LoaderIterator(grain.DatasetIterator[Any]):
         super().__init__()
         self._loader = loader
         self._batches: Any = None
+        self._turn = make_turn()
         self._state: dict[str, Any] | None = None
 
     def __next__(self) -> Any:
-        if self._batches is None:
-            self._batches = iter(self._loader)
-        batch = next(self._batches)
-        self._state = self._loader.state_dict()
-        return batch
+        with self._turn:
+            if self._batches is None:
+                self._batches = iter(self._loader)
+            batch = next(self._batches)
+            self._state = self._loader.state_dict()
+            return batch
 
     def get_state(self) -> dict[str, Any]:
         """Return the position of the run: JSON-able, always with the same keys."""

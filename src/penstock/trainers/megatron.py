@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
-from ..loader.epoch import EpochLoader, check_loader
+from ..loader.epoch import EpochLoader, check_loader, make_turn
 
 
 class MegatronBatches:
@@ -22,16 +22,18 @@ class MegatronBatches:
     def __init__(self, loader: EpochLoader) -> None:
         self._loader = loader
         self._batches = iter(loader)
+        self._turn = make_turn()
 
     def __iter__(self) -> MegatronBatches:
         return self
 
     def __next__(self) -> Any:
-        batch = next(self._batches, _end)
-        if batch is _end:
-            self._batches = iter(self._loader)
-            batch = next(self._batches)
-        return batch
+        with self._turn:
+            batch = next(self._batches, _end)
+            if batch is _end:
+                self._batches = iter(self._loader)
+                batch = next(self._batches)
+            return batch
 
     def save_state(self) -> dict[str, Any]:
         """Return the position of the run, the same on all ranks."""

@@ -13,6 +13,7 @@ import torch
 from ..dataset.dataset import open as open_dataset
 from ..dataset.packing import pack
 from ..errors import UsageError
+from ..loader.epoch import SharedIterator
 from ..torch.loader import DataLoader
 
 
@@ -84,6 +85,9 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
         """The loader of this rank: its counters, `explain` and `stats`."""
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
+        return SharedIterator(self._divide_batches())
+
+    def _divide_batches(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         yield from map(_divide, self.loader)
         while self._is_infinite:
             yield from map(_divide, self.loader)
