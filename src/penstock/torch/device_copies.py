@@ -267,18 +267,18 @@ def fill_batch(target: Any, batch: Any) -> Any:
     be filled cannot be written.
     """
     targets, form = tree_flatten(target)
-    parts, given = tree_flatten(batch)
+    leaves, given = tree_flatten(batch)
     if form != given:
         raise UsageError(f"the structures {form} and {given} differ: fill by the same loader")
     is_marked = isinstance(target, Batch) and hasattr(target, "ids")
     if is_marked:
         targets += [target.ids, target.valid]
-        parts += [batch.ids, batch.valid]
-    for own, part in zip(targets, parts, strict=True):
-        _check_fill(own, part)
+        leaves += [batch.ids, batch.valid]
+    for old, new in zip(targets, leaves, strict=True):
+        _check_fill(old, new)
     filled = [
-        own.copy_(part) if isinstance(own, torch.Tensor) else part
-        for own, part in zip(targets, parts, strict=True)
+        old.copy_(new) if isinstance(old, torch.Tensor) else new
+        for old, new in zip(targets, leaves, strict=True)
     ]
     if is_marked:
         target.step, target.epoch, target.repeats = batch.step, batch.epoch, batch.repeats
@@ -289,17 +289,17 @@ def fill_batch(target: Any, batch: Any) -> Any:
     return target
 
 
-def _check_fill(own: Any, part: Any) -> None:
+def _check_fill(old: Any, new: Any) -> None:
     """Check that one part of a batch can be filled with another."""
-    if isinstance(own, torch.Tensor) and isinstance(part, torch.Tensor):
-        if (own.shape, own.dtype) != (part.shape, part.dtype):
-            shapes = f"{tuple(own.shape)} {own.dtype} cannot be filled with {tuple(part.shape)}"
-            raise UsageError(f"{shapes} {part.dtype}: give drop_last=True, or penstock.pad rows")
-        fault = _find_write_fault(own)
+    if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            shapes = f"{tuple(old.shape)} {old.dtype} cannot be filled with {tuple(new.shape)}"
+            raise UsageError(f"{shapes} {new.dtype}: give drop_last=True, or penstock.pad rows")
+        fault = _find_write_fault(old)
         if fault is not None:
-            raise UsageError(f"a tensor of shape {tuple(own.shape)} cannot be filled: {fault}")
-    elif hasattr(own, "to") or hasattr(part, "to"):
-        raise UsageError(f"a {type(own).__name__} cannot be filled: make dicts of tensors")
+            raise UsageError(f"a tensor of shape {tuple(old.shape)} cannot be filled: {fault}")
+    elif hasattr(old, "to") or hasattr(new, "to"):
+        raise UsageError(f"a {type(old).__name__} cannot be filled: make dicts of tensors")
 
 
 def _find_write_fault(tensor: torch.Tensor) -> str | None:

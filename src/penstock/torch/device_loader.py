@@ -209,7 +209,7 @@ class DeviceRequest:
 class DeviceColumn(Protocol):
     """One leaf of the batches, for all samples."""
 
-    def add(self, part: Any) -> None: ...
+    def add(self, rows: Any) -> None: ...
     def gather(self, request: DeviceRequest) -> Any: ...
 
 
@@ -224,12 +224,12 @@ class DeviceDataset:
         self._count, self._device = count, device
         self._root: DeviceColumn | None = None
 
-    def add(self, part: Any) -> None:
+    def add(self, batch: Any) -> None:
         """Add the next samples."""
         try:
             if self._root is None:
-                self._root = self._make_column(part)
-            self._root.add(part)
+                self._root = self._make_column(batch)
+            self._root.add(batch)
         except torch.OutOfMemoryError as error:
             raise LimitError(f"no memory on {self._device} ({error}): use DataLoader") from error
 
@@ -238,22 +238,22 @@ class DeviceDataset:
         assert self._root is not None
         return self._root.gather(request)
 
-    def _make_column(self, part: Any) -> DeviceColumn:
-        if isinstance(part, torch.Tensor):
+    def _make_column(self, rows: Any) -> DeviceColumn:
+        if isinstance(rows, torch.Tensor):
             return _TensorColumn(self._count, self._device)
-        if isinstance(part, Ragged) and isinstance(part.values, Ragged):
+        if isinstance(rows, Ragged) and isinstance(rows.values, Ragged):
             raise UsageError("a batch has lists of texts or lists: use DataLoader")
-        if isinstance(part, Ragged):
+        if isinstance(rows, Ragged):
             return _RaggedColumn(self._device)
-        if isinstance(part, np.ndarray):
+        if isinstance(rows, np.ndarray):
             return _ArrayColumn()
-        if isinstance(part, Mapping):
-            return _NestedColumn({name: self._make_column(inner) for name, inner in part.items()})
-        if isinstance(part, Sequence) and not isinstance(part, str | bytes):
-            if part and all(one is None or isinstance(one, str | bytes) for one in part):
+        if isinstance(rows, Mapping):
+            return _NestedColumn({name: self._make_column(inner) for name, inner in rows.items()})
+        if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
+            if rows and all(one is None or isinstance(one, str | bytes) for one in rows):
                 return _ListColumn()
-            return _NestedColumn(dict(enumerate(map(self._make_column, part))))
-        raise UsageError(f"a batch has a {type(part).__name__}: make tensors, or use DataLoader")
+            return _NestedColumn(dict(enumerate(map(self._make_column, rows))))
+        raise UsageError(f"a batch has a {type(rows).__name__}: make tensors, or use DataLoader")
 
 
 class _TensorColumn:
@@ -264,16 +264,16 @@ class _TensorColumn:
         self._filled = 0
         self._all: torch.Tensor | None = None
 
-    def add(self, part: torch.Tensor) -> None:
+    def add(self, rows: torch.Tensor) -> None:
         if self._all is None:
-            shape = (self._count, *part.shape[1:])
-            self._all = torch.empty(shape, dtype=part.dtype, device=self._device)
-        if part.shape[1:] != self._all.shape[1:] or part.dtype != self._all.dtype:
-            kinds = [f"{x.dtype} {tuple(x.shape[1:])}" for x in (part, self._all)]
+            shape = (self._count, *rows.shape[1:])
+            self._all = torch.empty(shape, dtype=rows.dtype, device=self._device)
+        if rows.shape[1:] != self._all.shape[1:] or rows.dtype != self._all.dtype:
+            kinds = [f"{x.dtype} {tuple(x.shape[1:])}" for x in (rows, self._all)]
             where = f"{kinds[0]} from sample {self._filled} on follows {kinds[1]}"
             raise CollateError(f"{where}: decode to one, or use DataLoader")
-        self._all[self._filled : self._filled + len(part)].copy_(part)
-        self._filled += len(part)
+        self._all[self._filled : self._filled + len(rows)].copy_(rows)
+        self._filled += len(rows)
 
     def gather(self, request: DeviceRequest) -> torch.Tensor:
         assert self._all is not None
@@ -289,9 +289,9 @@ class _RaggedColumn:
         self._lengths: list[npt.NDArray[np.int64]] = []
         self._ends: npt.NDArray[np.int64] | None = None
 
-    def add(self, part: Ragged) -> None:
-        self._values.append(part.values.to(self._device, copy=True))
-        self._lengths.append(np.diff(part.offsets.numpy()))
+    def add(self, rows: Ragged) -> None:
+        self._values.append(rows.values.to(self._device, copy=True))
+        self._lengths.append(np.diff(rows.offsets.numpy()))
 
     def gather(self, request: DeviceRequest) -> Ragged:
         if len(self._values) > 1:  # the first batch
@@ -315,8 +315,8 @@ class _ArrayColumn:
     def __init__(self) -> None:
         self._parts: list[npt.NDArray[Any]] = []
 
-    def add(self, part: npt.NDArray[Any]) -> None:
-        self._parts.append(part.copy())
+    def add(self, rows: npt.NDArray[Any]) -> None:
+        self._parts.append(rows.copy())
 
     def gather(self, request: DeviceRequest) -> npt.NDArray[Any]:
         self._parts = [np.concatenate(self._parts)] if len(self._parts) > 1 else self._parts
@@ -330,8 +330,8 @@ class _ListColumn:
     def __init__(self) -> None:
         self._values: list[Any] = []
 
-    def add(self, part: Sequence[Any]) -> None:
-        self._values += part
+    def add(self, rows: Sequence[Any]) -> None:
+        self._values += rows
 
     def gather(self, request: DeviceRequest) -> list[Any]:
         return [self._values[i] for i in request.host.tolist()]
@@ -344,10 +344,10 @@ class _NestedColumn:
         self._columns = columns
         self._construct: Callable[[dict[Any, Any]], Any] = dict
 
-    def add(self, part: Any) -> None:
-        self._construct = dict if isinstance(part, Batch) else _find_constructor(type(part))
+    def add(self, rows: Any) -> None:
+        self._construct = dict if isinstance(rows, Batch) else _find_constructor(type(rows))
         for name, column in self._columns.items():
-            column.add(part[name])
+            column.add(rows[name])
 
     def gather(self, request: DeviceRequest) -> Any:
         return self._construct(
@@ -360,8 +360,8 @@ def _find_constructor(kind: Any) -> Callable[[dict[Any, Any]], Any]:
     if issubclass(kind, Mapping):
         return kind  # type: ignore[no-any-return]
     if hasattr(kind, "_fields"):
-        return lambda parts: kind(*parts.values())
-    return lambda parts: kind(parts.values())
+        return lambda fields: kind(*fields.values())
+    return lambda fields: kind(fields.values())
 
 
 def space_positions(step: int, rank: int, world_size: int, global_batch: int) -> range:

@@ -130,8 +130,8 @@ def _compute_indices(
         return out
     piece = 1 << 20
     for start in range(0, order.count, piece):
-        part = np.arange(start, min(order.count, start + piece), dtype=np.uint64)
-        values = order.positions(part) if inverse else order.samples(part)
+        numbers = np.arange(start, min(order.count, start + piece), dtype=np.uint64)
+        values = order.positions(numbers) if inverse else order.samples(numbers)
         out[start : start + piece] = torch.from_numpy(values.view(np.int64))
     return out
 

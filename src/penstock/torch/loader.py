@@ -329,10 +329,10 @@ class DataLoader:
         Counts the batches that were handed over. May be taken at any time.
         """
         self._check_seed()
-        own = (
+        get_state = (
             None if isinstance(self.dataset, Dataset) else getattr(self.dataset, "state_dict", None)
         )
-        if callable(own) and not self._has_warned:
+        if callable(get_state) and not self._has_warned:
             self._has_warned = True
             warnings.warn(
                 f"the state of the loader is its position: what {type(self.dataset).__name__}."

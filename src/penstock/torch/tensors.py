@@ -75,9 +75,9 @@ def as_tensor(array: np.ndarray[Any, Any]) -> Any:
     return torch.from_numpy(array)
 
 
-def as_tensors(parts: Mapping[str, Any]) -> dict[str, Any]:
+def as_tensors(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a batch without decode, or of one raw sample, as tensors."""
-    return {name: _convert_field(part) for name, part in parts.items()}
+    return {name: _convert_field(field) for name, field in fields.items()}
 
 
 def finish_batch(batch: Batch, raw: bool) -> Batch:
@@ -89,14 +89,14 @@ def finish_batch(batch: Batch, raw: bool) -> Batch:
     return batch
 
 
-def _convert_field(part: Any) -> Any:
-    if isinstance(part, bytes):
-        part = np.frombuffer(part, np.uint8)
-    if isinstance(part, np.ndarray):
-        return as_tensor(part)
-    if isinstance(part, Ragged):
-        return Ragged(_convert_field(part.values), as_tensor(part.offsets))
-    return part
+def _convert_field(field: Any) -> Any:
+    if isinstance(field, bytes):
+        field = np.frombuffer(field, np.uint8)
+    if isinstance(field, np.ndarray):
+        return as_tensor(field)
+    if isinstance(field, Ragged):
+        return Ragged(_convert_field(field.values), as_tensor(field.offsets))
+    return field
 
 
 def _rebuild_tensor(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
@@ -117,7 +117,7 @@ def reduce_tensor(value: Any) -> Any:
 
 def pin(data: Any) -> Any:
     """Return a copy with all tensors in pinned memory; objects with `pin_memory` pin themselves."""
-    return map_tensors(data, torch.Tensor.pin_memory, lambda own: own.pin_memory())
+    return map_tensors(data, torch.Tensor.pin_memory, lambda item: item.pin_memory())
 
 
 def map_tensors(
@@ -131,15 +131,15 @@ def map_tensors(
                      own types.
     """
 
-    def convert(part: Any) -> Any:
-        return map_tensors(part, convert_tensor, convert_object)
+    def convert(value: Any) -> Any:
+        return map_tensors(value, convert_tensor, convert_object)
 
     if isinstance(data, torch.Tensor):
         return convert_tensor(data)
     if isinstance(data, Ragged):
         return Ragged(convert(data.values), convert(data.offsets))
     if isinstance(data, Batch):
-        batch = data.replace_fields({name: convert(part) for name, part in data.items()})
+        batch = data.replace_fields({name: convert(value) for name, value in data.items()})
         if hasattr(data, "ids"):
             batch.ids = convert(data.ids)
         return batch
@@ -151,12 +151,12 @@ def map_tensors(
         return type(data)(*map(convert, data))
     try:
         if isinstance(data, Mapping):
-            return type(data)({name: convert(part) for name, part in data.items()})  # type: ignore[call-arg]
+            return type(data)({name: convert(value) for name, value in data.items()})  # type: ignore[call-arg]
         if isinstance(data, Sequence):
-            return type(data)([convert(part) for part in data])  # type: ignore[call-arg]
+            return type(data)([convert(value) for value in data])  # type: ignore[call-arg]
     except TypeError:  # a type that is constructed otherwise
-        parts = data.items() if isinstance(data, Mapping) else enumerate(data)
-        converted = {name: convert(part) for name, part in parts}
+        items = data.items() if isinstance(data, Mapping) else enumerate(data)
+        converted = {name: convert(value) for name, value in items}
         return converted if isinstance(data, Mapping) else list(converted.values())
     return data
 
