@@ -240,11 +240,11 @@ def _list_texts(index: Index) -> list[str]:
 
     Columns of bytes are among them, because an index does not tell these from strings.
     """
-    parts = index.parts if isinstance(index, JointIndex) else (index,)
-    has_bytes = all(part.format in ("arrow", "parquet", "jsonl") for part in parts)
+    indexes = index.parts if isinstance(index, JointIndex) else (index,)
+    has_bytes = all(member.format in ("arrow", "parquet", "jsonl") for member in indexes)
     names = []
-    for part in index.fields:
-        for made in part.made:
+    for field in index.fields:
+        for made in field.made:
             is_bytes = made.dtype == np.uint8 and made.shape is None and not made.nesting
             if made.dtype.kind == "U" or (is_bytes and has_bytes):
                 names.append(made.name)

@@ -283,7 +283,7 @@ class Dataset:
             from ..engine.hub import find_commit  # loads the hub's client
 
             return find_commit(self.index.files.root)
-        commits = dict.fromkeys(part.commit for part in self.parts)
+        commits = dict.fromkeys(dataset.commit for dataset in self.parts)
         return " ".join(commit for commit in commits if commit)
 
     def __len__(self) -> int:
@@ -311,7 +311,7 @@ class Dataset:
             return saved.values
         read = self.find_lengths()
         if read is None:
-            path = next(part for part in self.parts if part.find_id_lengths() is None).path
+            path = next(dataset for dataset in self.parts if dataset.find_id_lengths() is None).path
             raise build_unmeasured_error(path)
         count = len(self)
         values: Int = allot_array(count, np.int64, own_folder(), limits.lengths_samples_inline_max)
@@ -330,7 +330,7 @@ class Dataset:
     def find_id_lengths(self) -> Callable[[Ids], Int] | None:
         """Return the function that gives lengths by the numbers of `batch.ids`, if known."""
         if self.kind is not None:
-            takes = [part.find_id_lengths() for part in self.parts]
+            takes = [dataset.find_id_lengths() for dataset in self.parts]
             known = [take for take in takes if take is not None]
             return join_takes(self.parts, known) if len(known) == len(takes) else None
         saved = self.load_lengths()
@@ -353,7 +353,7 @@ class Dataset:
     def has_lengths(self) -> bool:
         """True if lengths are known: measured ones may be of another version still."""
         if self.kind is not None:
-            return all(part.has_lengths() for part in self.parts)
+            return all(dataset.has_lengths() for dataset in self.parts)
         measured = any(os.path.exists(path) for path in self.list_length_paths())
         return measured or find_counted(self.index) is not None
 
@@ -533,7 +533,7 @@ class Dataset:
     def join_weights(self) -> WeightTable:
         """Return the weights of all samples as one table, as `weigh` takes them again."""
         if self.kind is not None:
-            tables = [part.join_weights().weights for part in self.parts]
+            tables = [dataset.join_weights().weights for dataset in self.parts]
             return WeightTable.from_integers(np.concatenate(tables))
         if self.weighting is None:
             raise UsageError(f"{self.path} has no weights: weigh() it first")
@@ -629,7 +629,7 @@ def _reopen(
 
 
 def join_takes(
-    parts: Sequence[Dataset], takes: Sequence[Callable[[Ids], Int]]
+    datasets: Sequence[Dataset], takes: Sequence[Callable[[Ids], Int]]
 ) -> Callable[[Ids], Int]:
     """Return the function that gives lengths by the numbers of all parts.
 
@@ -637,7 +637,7 @@ def join_takes(
     """
     if len(takes) == 1:
         return takes[0]
-    first = np.cumsum([0, *(part.index.count for part in parts)], dtype=np.int64)
+    first = np.cumsum([0, *(dataset.index.count for dataset in datasets)], dtype=np.int64)
 
     def take_parts(ids: Ids) -> Int:
         lengths = np.empty(len(ids), np.int64)

@@ -103,15 +103,15 @@ def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, A
     """
     fields: dict[str, Any] = {}
     for number, places in enumerate(planned.layout.fields):
-        part = index.fields[number]
+        field = index.fields[number]
         try:
             if isinstance(places, FieldRows):
-                fields[part.name] = _view_field(part, places, buffer)
+                fields[field.name] = _view_field(field, places, buffer)
             else:
                 rows = _decompress_field(index, number, planned, places, buffer)
-                fields[part.name] = _make_ragged(part, *rows) if isinstance(rows, tuple) else rows
+                fields[field.name] = _make_ragged(field, *rows) if isinstance(rows, tuple) else rows
         except NestedError as error:
-            where = f"{describe_row(index, planned, error.row, number)}: field {part.name!r}"
+            where = f"{describe_row(index, planned, error.row, number)}: field {field.name!r}"
             raise FormatError(f"{where} is no nested list ({error}): restore the file") from None
     if index.has_derived_fields:
         fields = _derive_fields(index, planned, fields)
@@ -129,16 +129,16 @@ def _derive_fields(index: Index, planned: StepPlan, fields: dict[str, Any]) -> d
             where = describe_row(index, planned, damaged)
             fault = f"the bytes do not have the checksum {sums[damaged]:#010x}"
             raise FormatError(f"{where}: {fault}: restore the file, or the cache's disk")
-    for part in index.fields:
-        if part.vocabulary and part.name in fields:
-            check_vocabulary(index, part, fields[part.name], planned.ids, planned.step)
-        if part.as_dtype is not None and part.name in fields:
-            fields[part.name] = _convert_rows(fields[part.name], part.as_dtype)
-    for part in index.fields:
-        if part.parser is not None:
-            fields |= _parse_lines(index, planned, part.parser, fields.pop(part.name))
-        elif part.text:
-            fields[part.name] = _read_texts(index, planned, part, fields[part.name])
+    for field in index.fields:
+        if field.vocabulary and field.name in fields:
+            check_vocabulary(index, field, fields[field.name], planned.ids, planned.step)
+        if field.as_dtype is not None and field.name in fields:
+            fields[field.name] = _convert_rows(fields[field.name], field.as_dtype)
+    for field in index.fields:
+        if field.parser is not None:
+            fields |= _parse_lines(index, planned, field.parser, fields.pop(field.name))
+        elif field.text:
+            fields[field.name] = _read_texts(index, planned, field, fields[field.name])
     for attribute in index.attributes:
         column = attribute.take(planned.ids.view(np.int64))
         fields[attribute.name] = Ragged(*column) if isinstance(column, tuple) else column
@@ -146,7 +146,7 @@ def _derive_fields(index: Index, planned: StepPlan, fields: dict[str, Any]) -> d
 
 
 def check_vocabulary(
-    index: Index, part: Field, rows: Any, samples: Ids, step: int, starts: Int | None = None
+    index: Index, field: Field, rows: Any, samples: Ids, step: int, starts: Int | None = None
 ) -> None:
     """Raise FormatError for the first token that is not of the vocabulary.
 
@@ -156,7 +156,7 @@ def check_vocabulary(
     while isinstance(values, Ragged):
         bounds.append(values.offsets)
         values = values.values
-    place = find_foreign_token(values, part.vocabulary)
+    place = find_foreign_token(values, field.vocabulary)
     if place is None:
         return
     row = place // max(1, math.prod(values.shape[1:]))
@@ -170,9 +170,9 @@ def check_vocabulary(
     position = place - first * math.prod(values.shape[1:])
     position += 0 if starts is None else int(starts[row])
     sample = int(samples[row])
-    where = f"{index.where(sample, index.fields.index(part))}: field {part.name!r}"
+    where = f"{index.where(sample, index.fields.index(field))}: field {field.name!r}"
     where = f"step {step}, sample {sample:,} ({index.key(sample)}): {where}"
-    token, most = int(values.reshape(-1)[place]), f"the vocabulary of {part.vocabulary:,} tokens"
+    token, most = int(values.reshape(-1)[place]), f"the vocabulary of {field.vocabulary:,} tokens"
     fault = f"has the token {token} at position {position:,}, beyond {most}"
     raise FormatError(f"{where} {fault}: correct vocabulary=, dtype= or header_bytes=")
 
@@ -204,53 +204,53 @@ def _parse_lines(
 
 
 def _read_texts(
-    index: Index, planned: StepPlan, part: Field, rows: npt.NDArray[Any] | Ragged
+    index: Index, planned: StepPlan, field: Field, rows: npt.NDArray[Any] | Ragged
 ) -> list[Any]:
     """Read the texts, or documents of JSON, of a field; FormatError for the first that is none."""
     texts: list[Any] = []
     for row in rows:
         try:
             text = row.tobytes().decode()
-            texts.append(json.loads(text) if part.text == "json" else text)
+            texts.append(json.loads(text) if field.text == "json" else text)
         except (ValueError, RecursionError) as error:
-            number = [field.name for field in index.fields].index(part.name)
-            where = f"{describe_row(index, planned, len(texts), number)}: field {part.name!r}"
-            what = f"no {'JSON' if part.text == 'json' else 'UTF-8'} ({error})"
+            number = [field.name for field in index.fields].index(field.name)
+            where = f"{describe_row(index, planned, len(texts), number)}: field {field.name!r}"
+            what = f"no {'JSON' if field.text == 'json' else 'UTF-8'} ({error})"
             raise FormatError(f"{where} is {what}: {row[:40].tobytes()!r}: repair it") from None
     return texts
 
 
-def _view_field(part: Field, places: FieldRows, buffer: Buffer) -> npt.NDArray[Any] | Ragged:
+def _view_field(field: Field, places: FieldRows, buffer: Buffer) -> npt.NDArray[Any] | Ragged:
     rows = places.rows
-    if part.levels:
+    if field.levels:
         bounds = places.bounds
         if bounds is None:
             bounds = np.arange(rows + 1, dtype=np.int64) * places.row_bytes
-        return _make_ragged(part, buffer[places.base : places.base + int(bounds[-1])], bounds)
+        return _make_ragged(field, buffer[places.base : places.base + int(bounds[-1])], bounds)
     if places.bounds is None:
-        flat = buffer[places.base : places.base + rows * places.row_bytes].view(part.dtype)
-        if part.shape is not None:
-            return flat.reshape(rows, *part.shape)
-        return flat.reshape(rows, places.row_bytes // part.element_bytes, *part.element)
+        flat = buffer[places.base : places.base + rows * places.row_bytes].view(field.dtype)
+        if field.shape is not None:
+            return flat.reshape(rows, *field.shape)
+        return flat.reshape(rows, places.row_bytes // field.element_bytes, *field.element)
     bounds = places.bounds
     flat = buffer[places.base : places.base + int(bounds[-1]) * places.element_bytes]
-    values = flat.view(part.dtype)
-    if part.shape is not None:  # no rows
-        return values.reshape(rows, *part.shape)
-    return Ragged(values.reshape(-1, *part.element) if part.element else values, bounds)
+    values = flat.view(field.dtype)
+    if field.shape is not None:  # no rows
+        return values.reshape(rows, *field.shape)
+    return Ragged(values.reshape(-1, *field.element) if field.element else values, bounds)
 
 
-def _make_ragged(part: Field, flat: npt.NDArray[np.uint8], bounds: Int) -> Ragged:
+def _make_ragged(field: Field, flat: npt.NDArray[np.uint8], bounds: Int) -> Ragged:
     """Make rows of different lengths of their bytes; NestedError for a nested one that is none."""
-    if not part.levels:
-        values = flat.view(part.dtype)
-        if part.element:
-            values = values.reshape(-1, *part.element)
-        return Ragged(values, bounds // part.element_bytes)
-    data, offsets = unpack_rows(flat, bounds, part.levels, part.element_bytes)
-    ragged: Any = data.view(part.dtype)
-    if part.element:
-        ragged = ragged.reshape(-1, *part.element)
+    if not field.levels:
+        values = flat.view(field.dtype)
+        if field.element:
+            values = values.reshape(-1, *field.element)
+        return Ragged(values, bounds // field.element_bytes)
+    data, offsets = unpack_rows(flat, bounds, field.levels, field.element_bytes)
+    ragged: Any = data.view(field.dtype)
+    if field.element:
+        ragged = ragged.reshape(-1, *field.element)
     for level in reversed(offsets):
         ragged = Ragged(ragged, level)
     assert isinstance(ragged, Ragged)
@@ -268,34 +268,34 @@ def _decompress_field(
 
     FormatError if a chunk is damaged; LimitError if there is no memory for what it holds.
     """
-    part, layout = index.fields[number], index.layouts[number]
+    field, layout = index.fields[number], index.layouts[number]
 
     def locate(row: int) -> str:
-        return f"{describe_row(index, planned, row, number)}: field {part.name!r}"
+        return f"{describe_row(index, planned, row, number)}: field {field.name!r}"
 
     try:
         if isinstance(layout, JointChunks):
-            return _decompress_parts(part, layout, places, buffer, locate)
+            return _decompress_parts(field, layout, places, buffer, locate)
         assert isinstance(layout, Chunked)
-        rows = _decode_rows(part, layout, places, buffer, locate, np.arange(len(places.row)))
+        rows = _decode_rows(field, layout, places, buffer, locate, np.arange(len(places.row)))
         return rows if isinstance(rows, np.ndarray) else _join_rows(rows)
     except MemoryError:
         pass  # raised below, where its frames and their memory are gone
-    fields = layout.fields if isinstance(layout, JointChunks) else (part,)
+    fields = layout.fields if isinstance(layout, JointChunks) else (field,)
     used = ", ".join(sorted({field.codec.name for field in fields if field.codec is not None}))
     chunks = f"{len(places.number):,} chunks ({used})"
     raise LimitError(f"{locate(0)}: no memory to decode {chunks}: lower batch_size")
 
 
 def _decompress_parts(
-    part: Field,
+    joint: Field,
     layout: JointChunks,
     places: FieldChunks,
     buffer: Buffer,
     locate: Callable[[int], str],
 ) -> npt.NDArray[Any] | tuple[npt.NDArray[np.uint8], Int]:
     """Decompress a field of a mixture, each dataset's share by itself."""
-    shaped = None if part.shape is None else np.empty((len(places.row), *part.shape), part.dtype)
+    shaped = None if joint.shape is None else np.empty((len(places.row), *joint.shape), joint.dtype)
     ragged: list[Any] = [b""] * len(places.row)
     first_unit = layout.chunks.first
     for source, at, _ in split_by_part(first_unit, places.number[places.chunk]):
@@ -322,13 +322,13 @@ def _decompress_parts(
         if shaped is not None:
             shaped[at] = rows
             continue
-        for row, value in zip(at.tolist(), _cut_bytes(rows, field, part.dtype), strict=True):
+        for row, value in zip(at.tolist(), _cut_bytes(rows, field, joint.dtype), strict=True):
             ragged[row] = value
     return _join_rows(ragged) if shaped is None else shaped
 
 
 def _decode_rows(
-    part: Field,
+    field: Field,
     layout: Chunked,
     places: FieldChunks,
     buffer: Buffer,
@@ -340,38 +340,38 @@ def _decode_rows(
     locate:  describes a row of the step, for messages.
     at:      row in the step of each of these samples.
     """
-    assert part.codec is not None
+    assert field.codec is not None
     extents, pieces = layout.pieces(places.number)
     counts = np.ones(len(places.number), np.int64) if pieces is None else pieces
     lengths = np.split(extents.length, np.cumsum(counts)[:-1])
-    held = layout.first[places.number + 1] - layout.first[places.number]
+    sample_counts = layout.first[places.number + 1] - layout.first[places.number]
     read = [
         codecs.CompressedChunk(
             int(chunk),
             buffer[places.base + places.bounds[k] : places.base + places.bounds[k + 1]].data,
             lengths[k].tolist(),
-            int(held[k]),
+            int(sample_counts[k]),
         )
         for k, chunk in enumerate(places.number)
     ]
     try:
         rows = codecs.decode_samples(
-            part.codec.name,
-            part.codec.options,
+            field.codec.name,
+            field.codec.options,
             read,
             places.chunk,
             places.row,
-            (layout, part.codec),
+            (layout, field.codec),
         )
-        if part.shape is None:
+        if field.shape is None:
             return rows
         if not len(rows):
-            return np.empty((0, *part.shape), part.dtype)
+            return np.empty((0, *field.shape), field.dtype)
         if isinstance(rows, np.ndarray):
             stack: npt.NDArray[Any] = rows
         else:
             stack = np.stack([np.asarray(row) for row in rows])
-        if stack.shape[1:] != part.shape or stack.dtype != part.dtype:
+        if stack.shape[1:] != field.shape or stack.dtype != field.dtype:
             raise ValueError(f"samples are {stack.dtype} of {stack.shape[1:]} after decoding")
         return stack
     except codecs.NullRow as error:
@@ -380,17 +380,17 @@ def _decode_rows(
         raise FormatError(f"{locate(row)}: {what}: {error}") from None
     except ValueError as error:
         where = f"{locate(int(at[0]))}, or another chunk of this step"
-        fault = f"cannot be decoded as {part.codec.name}: {error}"
+        fault = f"cannot be decoded as {field.codec.name}: {error}"
         raise FormatError(f"{where}, {fault}: the file is damaged or has changed") from None
 
 
-def _cut_bytes(rows: _Rows, part: Field, dtype: np.dtype[Any]) -> Sequence[Any]:
+def _cut_bytes(rows: _Rows, field: Field, dtype: np.dtype[Any]) -> Sequence[Any]:
     """Return the bytes of each sample in this dtype."""
     if isinstance(rows, np.ndarray):
         return [row.tobytes() for row in rows.astype(dtype, copy=False)]
-    if part.dtype == dtype:
+    if field.dtype == dtype:
         return rows
-    return [np.frombuffer(row, part.dtype).astype(dtype).tobytes() for row in rows]
+    return [np.frombuffer(row, field.dtype).astype(dtype).tobytes() for row in rows]
 
 
 def _join_rows(rows: Sequence[Any]) -> tuple[npt.NDArray[np.uint8], Int]:

@@ -39,23 +39,23 @@ def find_counted(index: Index) -> tuple[int, Field] | None:
     It is the only field of varying length; of several, the one named input_ids or tokens; and if no
     length varies, the only field, if it is a row. Fields that have to be decoded have no lengths.
     """
-    if any(part.parser is not None for part in index.fields):
+    if any(column.parser is not None for column in index.fields):
         return None
-    parts = [pair for pair in enumerate(index.fields) if pair[1].name != SUMS_FIELD]
-    counted = _choose_counted(parts)
+    numbered = [pair for pair in enumerate(index.fields) if pair[1].name != SUMS_FIELD]
+    counted = _choose_counted(numbered)
     return None if counted is None or isinstance(index.layouts[counted[0]], Chunked) else counted
 
 
-def _choose_counted(parts: list[tuple[int, Field]]) -> tuple[int, Field] | None:
-    varying = [pair for pair in parts if pair[1].shape is None]
-    if any(part.levels for _, part in varying):  # whose bytes are offsets, too
+def _choose_counted(numbered: list[tuple[int, Field]]) -> tuple[int, Field] | None:
+    varying = [pair for pair in numbered if pair[1].shape is None]
+    if any(column.levels for _, column in varying):  # whose bytes are offsets, too
         varying = [pair for pair in varying if not pair[1].levels and pair[1].name in _token_fields]
         return varying[0] if len(varying) == 1 else None
     named = [pair for pair in varying if pair[1].name in _token_fields]
     if len(varying) > 1 and len(named) == 1:
         return named[0]
-    if not varying and len(parts) == 1 and len(parts[0][1].shape or ()) == 1:
-        return parts[0]
+    if not varying and len(numbered) == 1 and len(numbered[0][1].shape or ()) == 1:
+        return numbered[0]
     return varying[0] if len(varying) == 1 else None
 
 
@@ -63,15 +63,15 @@ def count_numbers(index: Index, ids: Int | npt.NDArray[np.uint64]) -> Int:
     """Return the lengths of these samples, which `find_counted` says the index knows."""
     counted = find_counted(index)
     assert counted is not None
-    number, part = counted
-    return index.lengths(ids, number) // part.element_bytes
+    number, column = counted
+    return index.lengths(ids, number) // column.element_bytes
 
 
 def count_bytes(index: Index, ids: Int) -> Int:
     """Return the bytes of these samples, all fields."""
     total = np.zeros(len(ids), np.int64)
-    for number, part in enumerate(index.fields):
-        if part.name != SUMS_FIELD:
+    for number, column in enumerate(index.fields):
+        if column.name != SUMS_FIELD:
             total += index.lengths(ids, number)
     return total
 
@@ -150,7 +150,7 @@ def load_lengths(paths: list[str], index: Index, source: str) -> SavedLengths | 
     rule, values = str(header.get("by")), columns["values"]
     kind = replace(kind, again=again.replace("RULE", rule))
     made = describe_made(index, header.get("made", {}))
-    if any(part.parser is not None for part in index.fields) and header.get("made", {}) != made:
+    if any(column.parser is not None for column in index.fields) and header.get("made", {}) != made:
         kind.refuse(path, f"for fields made of {header.get('made')}, and these are of {made}")
     if header.get("version") != index.version:
         kind.refuse(path, "for another version of the data")
@@ -166,11 +166,11 @@ def describe_made(index: Index, names: Iterable[str]) -> dict[str, Any]:
     It is no part of the data's identity or version: one file opens with other keys, too.
     """
     return {
-        name: part.parser.describe(name)
-        for part in index.fields
-        if part.parser is not None
+        name: column.parser.describe(name)
+        for column in index.fields
+        if column.parser is not None
         for name in names
-        if name in part.parser.keys
+        if name in column.parser.keys
     }
 
 
@@ -223,10 +223,10 @@ def _measure_field(measure: Callable[[Any], int], name: str, sample: Mapping[str
 
 def _choose_field(index: Index, field: str | None, noun: str) -> str:
     """Return the field of bytes that is meant."""
-    parts = [made for part in index.fields if part.name != SUMS_FIELD for made in part.made]
-    names = [part.name for part in parts if part.shape is None and part.dtype == np.uint8]
+    columns = [made for stored in index.fields if stored.name != SUMS_FIELD for made in stored.made]
+    names = [made.name for made in columns if made.shape is None and made.dtype == np.uint8]
     # Texts of JSON lines have no bytes of their own.
-    names += [part.name for part in parts if part.dtype.kind in "OUST"]
+    names += [made.name for made in columns if made.dtype.kind in "OUST"]
     if field is None and len(names) != 1:
         shown = ", ".join(names) or "none"
         raise UsageError(f"the fields of bytes are {shown}: name the one with the {noun} by field=")

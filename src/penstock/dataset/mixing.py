@@ -83,28 +83,28 @@ def mix(
     pairs = _check_pairs("datasets", datasets, "(dataset, weight)")
     if len(pairs) > limits.mixture_slots:
         raise UsageError(f"{len(pairs)} datasets: mix at most {limits.mixture_slots}")
-    for number, (part, _) in enumerate(pairs):
-        check_part(f"dataset {number}", part, Kind, "opened data, weighed or selected")
-    parts = tuple(dataset for dataset, _ in pairs)
+    for number, (dataset, _) in enumerate(pairs):
+        check_part(f"dataset {number}", dataset, Kind, "opened data, weighed or selected")
+    members = tuple(dataset for dataset, _ in pairs)
     steps: list[tuple[int, Weights]] = [(0, [weight for _, weight in pairs])]
     if schedule is not None:
         steps = _check_pairs("schedule", schedule, "(start, weights)")
     for start, weights in steps:
-        if len(weights) != len(parts):
+        if len(weights) != len(members):
             raise UsageError(f"the schedule has {len(weights)} weights from {start}: give one each")
     starts = _check_starts("the schedule", [start for start, _ in steps])
     check_choice("schedule_unit", schedule_unit, get_args(Unit))
     if check_choice("by", by, ("samples", "tokens")) == "tokens":
-        means = [_measure_mean(part, number) for number, part in enumerate(parts)]
+        means = [_measure_mean(member, number) for number, member in enumerate(members)]
         steps = [(start, _divide(weights, means)) for start, weights in steps]
     slots = tuple(divide_slots(weights) for _, weights in steps)
-    counts = tuple(part.samples_per_epoch for part in parts)
+    counts = tuple(member.samples_per_epoch for member in members)
     number = sum(counts) if samples_per_epoch is None else samples_per_epoch
     length = check_whole("samples_per_epoch", number)
     recipe = MixtureRecipe(counts, starts, slots, length, schedule_unit)
-    names = _check_per_dataset("rename", rename, len(parts), Mapping, "a dict of names")
-    decodes = _check_per_dataset("decode", decode, len(parts), Callable, "a function")
-    return make_mixture(parts, recipe, names, decodes)
+    names = _check_per_dataset("rename", rename, len(members), Mapping, "a dict of names")
+    decodes = _check_per_dataset("decode", decode, len(members), Callable, "a function")
+    return make_mixture(members, recipe, names, decodes)
 
 
 def _divide(weights: Weights, means: Sequence[float]) -> list[Any]:
@@ -117,21 +117,21 @@ def _divide(weights: Weights, means: Sequence[float]) -> list[Any]:
     ]
 
 
-def _measure_mean(part: Dataset, number: int) -> float:
+def _measure_mean(data: Dataset, number: int) -> float:
     """Return the mean length of the samples that a pass of a dataset draws."""
-    read = part.find_lengths()
+    read = data.find_lengths()
     if read is None:
-        raise build_unmeasured_error(part.path)
-    weights = None if part.weighting is None else part.weighting.table.weights
+        raise build_unmeasured_error(data.path)
+    weights = None if data.weighting is None else data.weighting.table.weights
     total, drawn = 0, 0
-    for start in range(0, len(part), limits.selection_chunk_samples):
-        stop = min(start + limits.selection_chunk_samples, len(part))
+    for start in range(0, len(data), limits.selection_chunk_samples):
+        stop = min(start + limits.selection_chunk_samples, len(data))
         lengths = read(start, stop)
         share = np.ones(len(lengths), np.int64) if weights is None else weights[start:stop]
         total += int(np.dot(lengths.astype(object) if weights is not None else lengths, share))
         drawn += int(share.sum(dtype=np.int64))
     if not total:
-        raise UsageError(f"by='tokens': dataset {number}, {part.path}, has no tokens: leave it out")
+        raise UsageError(f"by='tokens': dataset {number}, {data.path}, has no tokens: leave it out")
     return total / drawn
 
 
@@ -158,14 +158,14 @@ def _check_pairs(name: str, pairs: Any, form: str) -> list[tuple[Any, Any]]:
     return [(first, second) for first, second in pairs]
 
 
-def check_part(name: str, part: Any, refused: Any, remedy: str) -> None:
+def check_part(name: str, dataset: Any, refused: Any, remedy: str) -> None:
     """Check a dataset that is to be part of another, and is of no kind that is refused."""
-    if not isinstance(part, Dataset) or isinstance(part.kind, refused):
-        is_ours = isinstance(part, Dataset) and part.kind is not None
-        noun = part.kind.noun if is_ours else f"a {type(part).__name__}"
+    if not isinstance(dataset, Dataset) or isinstance(dataset.kind, refused):
+        is_ours = isinstance(dataset, Dataset) and dataset.kind is not None
+        noun = dataset.kind.noun if is_ours else f"a {type(dataset).__name__}"
         raise UsageError(f"{name} is {noun}: give {remedy}")
-    if not len(part):
-        raise UsageError(f"{name} ({part.path}) has no samples: leave it out")
+    if not len(dataset):
+        raise UsageError(f"{name} ({dataset.path}) has no samples: leave it out")
 
 
 def _check_starts(name: str, given: Sequence[Any]) -> tuple[int, ...]:
@@ -253,7 +253,7 @@ class MixtureKind(Kind):
 
     def __init__(
         self,
-        parts: tuple[Dataset, ...],
+        datasets: tuple[Dataset, ...],
         recipe: MixtureRecipe,
         names: Names | None,
         decodes: tuple[Decode | None, ...] | None,
@@ -261,7 +261,7 @@ class MixtureKind(Kind):
         joint: JointIndex,
         subset: JointBitmap | None,
     ) -> None:
-        self.parts, self.recipe = parts, recipe
+        self.parts, self.recipe = datasets, recipe
         self._names, self._decodes = names, decodes
         self.samples_per_epoch = recipe.length
         self._fields = [
@@ -275,9 +275,9 @@ class MixtureKind(Kind):
     def keep_field(self, name: str) -> Dataset:
         """Return the mixture of the same samples with one field, by its common name."""
         names: list[Mapping[str, str | None]] = []
-        for number, part in enumerate(self.parts):
+        for number, dataset in enumerate(self.parts):
             common = dict((self._names and self._names[number]) or {})
-            for made in part.index.made:
+            for made in dataset.index.made:
                 if made.name != SUMS_FIELD and common.get(made.name, made.name) != name:
                     common[made.name] = None
             names.append(common)
@@ -287,7 +287,7 @@ class MixtureKind(Kind):
         """Return the function that calls the `decode` of a sample's dataset, then this one."""
         if self._decodes is None:
             return decode
-        has_labels = [part.index.label_column is not None for part in self.parts]
+        has_labels = [dataset.index.label_column is not None for dataset in self.parts]
         return _SourceDecode(self._first, self._decodes, self._fields, has_labels, decode)
 
     def make_order(self, seed: int, **options: Any) -> Ordering:
@@ -299,40 +299,40 @@ class MixtureKind(Kind):
 
         How much comes from each part does not change: that is for the mixture's own weights.
         """
-        parts, stop = [], 0
-        for number, part in enumerate(self.parts):
-            start, stop = stop, stop + len(part)
+        weighed, stop = [], 0
+        for number, dataset in enumerate(self.parts):
+            start, stop = stop, stop + len(dataset)
             try:
-                parts.append(part._weigh(cut_slice(values, start), part.samples_per_epoch))
+                weighed.append(dataset._weigh(cut_slice(values, start), dataset.samples_per_epoch))
             except UsageError as error:
-                raise UsageError(f"dataset {number} ({part.path}): {error}") from None
-        return self._remake(parts)
+                raise UsageError(f"dataset {number} ({dataset.path}): {error}") from None
+        return self._remake(weighed)
 
     def keep(self, chosen: Bitmap) -> Dataset:
         """Return the mixture of the chosen samples of each part, by the same weights."""
-        parts, stop = [], 0
-        for number, part in enumerate(self.parts):
-            start, stop = stop, stop + len(part)
+        narrowed, stop = [], 0
+        for number, dataset in enumerate(self.parts):
+            start, stop = stop, stop + len(dataset)
             chosen_of_part = cut(chosen, start, stop)
             if not len(chosen_of_part):
-                where = f"dataset {number} ({part.path})"
+                where = f"dataset {number} ({dataset.path})"
                 raise UsageError(f"no sample of {where} is selected: mix selections of the others")
-            parts.append(part._keep(chosen_of_part))
-        return self._remake(parts)
+            narrowed.append(dataset._keep(chosen_of_part))
+        return self._remake(narrowed)
 
     def open_whole(self) -> Dataset:
-        return self._remake([part.open_whole() for part in self.parts])
+        return self._remake([dataset.open_whole() for dataset in self.parts])
 
-    def _remake(self, parts: Sequence[Dataset]) -> Dataset:
+    def _remake(self, datasets: Sequence[Dataset]) -> Dataset:
         """Return the mixture of other parts.
 
         An epoch draws as many samples as there are, if it did so before; else as many as before.
         """
-        counts = tuple(part.samples_per_epoch for part in parts)
+        counts = tuple(dataset.samples_per_epoch for dataset in datasets)
         drew_all = self.recipe.length == sum(self.recipe.counts)
         length = sum(counts) if drew_all else self.recipe.length
         recipe = replace(self.recipe, counts=counts, length=length)
-        return make_mixture(tuple(parts), recipe, self._names, self._decodes)
+        return make_mixture(tuple(datasets), recipe, self._names, self._decodes)
 
     def finish_sample(self, sample: LoadedSample) -> LoadedSample:
         """Return the sample with its source, and pass 0, because no order is involved here."""
@@ -355,13 +355,13 @@ class MixtureKind(Kind):
 
 
 def make_mixture(
-    parts: tuple[Dataset, ...],
+    datasets: tuple[Dataset, ...],
     recipe: MixtureRecipe,
     names: Names | None = None,
     decodes: tuple[Decode | None, ...] | None = None,
 ) -> Dataset:
     """Make the dataset of a mixture, whose samples are the parts' one after the other."""
-    indexes = [part.index for part in parts]
+    indexes = [data.index for data in datasets]
     if names is not None:
         renaming = zip(indexes, names, strict=True)
         indexes = [rename_fields(index, common or {}) for index, common in renaming]
@@ -369,14 +369,14 @@ def make_mixture(
         _refuse_marks(f"dataset {number}", index, {"source", "pass"})
     joint = join_indexes(indexes) if decodes is None else join_unlike_indexes(indexes)
     subset = None
-    if any(part.subset is not None for part in parts):
+    if any(data.subset is not None for data in datasets):
         counts = tuple(index.count for index in indexes)
-        subset = JointBitmap(counts, tuple(part.subset for part in parts))
-    weightings = [part.weighting for part in parts]
+        subset = JointBitmap(counts, tuple(data.subset for data in datasets))
+    weightings = [data.weighting for data in datasets]
     tables = tuple(None if weighting is None else weighting.table for weighting in weightings)
     recipe = replace(recipe, tables=tables if any(table is not None for table in tables) else ())
-    kind = MixtureKind(parts, recipe, names, decodes, indexes, joint, subset)
-    return Dataset(" + ".join(part.path for part in parts), joint, subset=subset, kind=kind)
+    kind = MixtureKind(datasets, recipe, names, decodes, indexes, joint, subset)
+    return Dataset(" + ".join(data.path for data in datasets), joint, subset=subset, kind=kind)
 
 
 def curriculum(

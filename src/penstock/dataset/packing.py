@@ -308,11 +308,11 @@ class PackedKind(Kind):
             assert isinstance(places, FieldRows)
             assert places.bounds is not None
             end = int(places.bounds[-1]) * places.element_bytes
-            part, bounds = index.fields[0], places.bounds
-            flat = buffer[places.base : places.base + end].view(part.dtype)
-            if part.vocabulary:
+            stored, bounds = index.fields[0], places.bounds
+            flat = buffer[places.base : places.base + end].view(stored.dtype)
+            if stored.vocabulary:
                 cut = Ragged(flat, bounds)
-                check_vocabulary(index, part, cut, pieces.documents, planned.step, pieces.start)
+                check_vocabulary(index, stored, cut, pieces.documents, planned.step, pieces.start)
             return _make_native(flat), bounds[:-1]
         column = build_fields(index, planned, buffer)[self._field]
         if isinstance(column, Ragged):
@@ -382,7 +382,7 @@ def _keep_field(documents: Dataset, name: str) -> Dataset:
     others = [made.name for made in index.made if made.name not in (name, SUMS_FIELD)]
     if others:
         index = rename_fields(index, dict.fromkeys(others))
-    fields = tuple(replace(part, as_dtype=None) for part in index.fields)
+    fields = tuple(replace(stored, as_dtype=None) for stored in index.fields)
     narrowed = copy.copy(documents)
     narrowed.index = replace(index, fields=fields, label_column=None)
     return narrowed
@@ -396,16 +396,16 @@ def _find_document_lengths(documents: Dataset) -> tuple[Callable[[Words], Int], 
     """
     takes: list[Callable[[Words], Int]] = []
     checksums: dict[int, int] = {}
-    for number, part in enumerate(documents.parts):
-        if (counted := find_counted(part.index)) is not None:
-            lengths_of = part.index.layouts[counted[0]].lengths
+    for number, dataset in enumerate(documents.parts):
+        if (counted := find_counted(dataset.index)) is not None:
+            lengths_of = dataset.index.layouts[counted[0]].lengths
             shift = counted[1].element_bytes.bit_length() - 1  # half the time of a division
             takes.append(partial(_count_elements, lengths_of, shift))
-        elif (saved := part.load_lengths()) is not None:
+        elif (saved := dataset.load_lengths()) is not None:
             checksums[number] = saved.checksum
             takes.append(saved.take)
         else:
-            raise build_unmeasured_error(part.path)
+            raise build_unmeasured_error(dataset.path)
     return join_takes(documents.parts, takes), checksums
 
 
@@ -476,7 +476,7 @@ def bucket_orders(
 
 def _identify_lengths(dataset: Dataset) -> str:
     """Return the identity of the lengths that were measured; "" if the data itself has them."""
-    saved = [part.load_lengths() for part in dataset.parts]
+    saved = [member.load_lengths() for member in dataset.parts]
     checksums = [None if lengths is None else lengths.checksum for lengths in saved]
     if all(lengths is None for lengths in saved):
         return ""

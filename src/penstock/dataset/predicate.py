@@ -287,11 +287,11 @@ class Predicate:
         return _Term("truth", lambda columns: test(column.evaluate(columns), wanted.value))
 
 
-def _reduce(join: np.ufunc, parts: Sequence[Evaluate]) -> Evaluate:
+def _reduce(join: np.ufunc, conditions: Sequence[Evaluate]) -> Evaluate:
     """Join truth values, without an array of all of them."""
-    if len(parts) == 1:
-        return parts[0]
-    return lambda columns: functools.reduce(join, (part(columns) for part in parts))
+    if len(conditions) == 1:
+        return conditions[0]
+    return lambda columns: functools.reduce(join, (condition(columns) for condition in conditions))
 
 
 _values_compared = 8

@@ -82,8 +82,8 @@ class LoadedSample(dict[str, Any]):
         return _rebuild_sample, (*self.stream, dict(self))
 
 
-def _rebuild_sample(seed: int, epoch: int, number: int, parts: dict[str, Any]) -> LoadedSample:
-    sample = LoadedSample(parts)
+def _rebuild_sample(seed: int, epoch: int, number: int, fields: dict[str, Any]) -> LoadedSample:
+    sample = LoadedSample(fields)
     sample.stream = seed, epoch, number
     return sample
 
@@ -111,9 +111,9 @@ def open_samples(
     labels = None if planned.labels is None else planned.labels.tolist()
     marks = {name: column.tolist() for name, column in planned.marks.items()}
     columns = [
-        (made.name, open_column(part, made, fields[made.name], as_views))
-        for part in index.fields
-        for made in part.made
+        (made.name, open_column(field, made, fields[made.name], as_views))
+        for field in index.fields
+        for made in field.made
         if made.name in fields
     ]
     columns += [(one.name, fields[one.name].__getitem__) for one in index.attributes]
@@ -123,31 +123,31 @@ def open_samples(
     def sample(row: int) -> LoadedSample:
         number = ids[row]
         turn = epoch if passes is None else passes[row]
-        parts = LoadedSample()
-        parts.stream = seed, turn, row if by_row else number
+        loaded = LoadedSample()
+        loaded.stream = seed, turn, row if by_row else number
         for name, column in columns:
-            parts[name] = column(row)
-        parts["__key__"] = keys[row]
-        parts["__id__"], parts["__epoch__"] = number, epoch
+            loaded[name] = column(row)
+        loaded["__key__"] = keys[row]
+        loaded["__id__"], loaded["__epoch__"] = number, epoch
         if labels is not None:
-            parts["label"] = labels[row]
+            loaded["label"] = labels[row]
         for name, marked in marks.items():
-            parts[name] = marked[row]
-        return parts
+            loaded[name] = marked[row]
+        return loaded
 
     return sample
 
 
 def open_column(
-    part: Field, made: Field, rows: npt.NDArray[Any] | Ragged, as_views: bool
+    base: Field, made: Field, rows: npt.NDArray[Any] | Ragged, as_views: bool
 ) -> Callable[[int], Any]:
     """Return the function that gives the field of a row: raw bytes as bytes, else an array; a list
     of these where rows are lists of texts or of lists."""
-    if part.levels:
-        is_text = part.dtype == np.uint8 and not part.element
+    if base.levels:
+        is_text = base.dtype == np.uint8 and not base.element
         return lambda row: _list_elements(rows[row], is_text)
-    is_raw = part.shape is None and part.dtype == np.uint8 and not part.element and not part.text
-    if not (is_raw if part.parser is None else part.parser.kinds.get(made.name) == "bytes"):
+    is_raw = base.shape is None and base.dtype == np.uint8 and not base.element and not base.text
+    if not (is_raw if base.parser is None else base.parser.kinds.get(made.name) == "bytes"):
         return rows.__getitem__
     if isinstance(rows, Ragged):
         bounds: list[int] = rows.offsets.tolist()

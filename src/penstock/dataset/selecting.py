@@ -85,12 +85,12 @@ def cut(chosen: Bitmap, start: int, stop: int) -> Bitmap:
     words = allot_words(stop - start)
     need = -(-(stop - start) // 64)
     low, shift = divmod(start, 64)
-    parts = np.zeros(need + 1, np.uint64)
+    padded = np.zeros(need + 1, np.uint64)
     given = chosen.words[low : low + need + 1]
-    parts[: len(given)] = given
-    words[:need] = parts[:-1] >> np.uint64(shift)
+    padded[: len(given)] = given
+    words[:need] = padded[:-1] >> np.uint64(shift)
     if shift:
-        words[:need] |= parts[1:] << np.uint64(64 - shift)
+        words[:need] |= padded[1:] << np.uint64(64 - shift)
     rest = (stop - start) % 64
     if rest:
         words[need - 1] &= np.uint64((1 << rest) - 1)
@@ -153,8 +153,8 @@ def _divide_wide(decide: Callable[[int, int], Array]) -> Callable[[int, int], Ar
             return decide(start, stop)
         except WideTextsError:
             middle = (start + stop) // 2
-            parts = decide_in_parts(start, middle), decide_in_parts(middle, stop)
-            return np.concatenate(parts)
+            halves = decide_in_parts(start, middle), decide_in_parts(middle, stop)
+            return np.concatenate(halves)
 
     return decide_in_parts
 
@@ -173,8 +173,8 @@ def divide_samples(
     if not isinstance(fractions, Mapping) or not 0 < len(fractions) <= 256:
         raise UsageError(f"parts is {fractions!r:.100}: give a dict of fractions by name")
     shares = [
-        check_number(f"the part {name!r}", part, 0, 1, above=True)
-        for name, part in fractions.items()
+        check_number(f"the part {name!r}", fraction, 0, 1, above=True)
+        for name, fraction in fractions.items()
     ]
     total, count = math.fsum(shares), len(dataset)
     if abs(total - 1) > 1e-9:
@@ -194,7 +194,7 @@ def divide_samples(
     if by is not None:
         decide = _divide_by_value(dataset, Columns(dataset, columns), by, ends, seed)
     chosen = dict(zip(fractions, _pack_parts(count, decide, len(shares)), strict=True))
-    if empty := [name for name, part in chosen.items() if not len(part)]:
+    if empty := [name for name, samples in chosen.items() if not len(samples)]:
         what = f"the part {empty[0]!r} of {fractions[empty[0]]}"
         raise UsageError(f"{dataset.path}: {what} has none of the {count:,} samples")
     return chosen
@@ -254,20 +254,20 @@ def _pack(count: int, decide: _Decide) -> Bitmap:
     return _pack_parts(count, lambda start, stop: np.logical_not(decide(start, stop)), 1)[0]
 
 
-def _pack_parts(count: int, decide: _Decide, parts: int) -> list[Bitmap]:
+def _pack_parts(count: int, decide: _Decide, part_count: int) -> list[Bitmap]:
     """Return the sets of the samples for which `decide` gives 0, 1, ...
 
     decide:  gives the part of each of the samples [start, stop); called in threads.
     """
     chunk = limits.selection_chunk_samples
-    columns = [allot_words(count) for _ in range(parts)]
+    columns = [allot_words(count) for _ in range(part_count)]
     octets = [words.view(np.uint8) for words in columns]
 
     def work(start: int) -> None:
         stop = min(start + chunk, count)
         part_of = decide(start, stop)
-        for part, target in enumerate(octets):
-            bits = np.packbits(part_of == part, bitorder="little")
+        for number, target in enumerate(octets):
+            bits = np.packbits(part_of == number, bitorder="little")
             target[start // 8 : start // 8 + len(bits)] = bits
 
     starts = range(0, count, chunk)

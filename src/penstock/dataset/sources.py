@@ -94,18 +94,18 @@ def convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
         else field
         for field in index.fields
     ]
-    changed = [part for part in converted if part.as_dtype is not None]
-    for part in converted:
-        if part.parser is not None:
-            part.parser.check_defaults()
+    changed = [field for field in converted if field.as_dtype is not None]
+    for field in converted:
+        if field.parser is not None:
+            field.parser.check_defaults()
     attributes = tuple(attribute.convert_integers(dtype) for attribute in index.attributes)
     parsed = [*index.made[-len(attributes) :]] if attributes else []
-    parsed += [made for part in converted if part.parser is not None for made in part.made]
-    for part in changed:
-        if not np.can_cast(part.dtype, dtype, "safe"):
-            raise UsageError(f"as_dtype is {dtype}, and {part.name!r} is {part.dtype}: use 'int64'")
+    parsed += [made for field in converted if field.parser is not None for made in field.made]
+    for item in changed:
+        if not np.can_cast(item.dtype, dtype, "safe"):
+            raise UsageError(f"as_dtype is {dtype}, and {item.name!r} is {item.dtype}: use 'int64'")
     if not changed and not any(made.dtype.kind in "iu" for made in parsed):
-        names = ", ".join(f"{made.name} ({made.dtype})" for part in converted for made in part.made)
+        names = ", ".join(f"{made.name} ({made.dtype})" for item in converted for made in item.made)
         raise UsageError(f"as_dtype: {path} has no field of integers, but {names}: leave it out")
     return replace(index, fields=tuple(converted), attributes=attributes)
 

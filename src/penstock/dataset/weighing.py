@@ -56,8 +56,8 @@ def _weigh_classes(dataset: IndexedSamples, weights: Mapping[Any, float], known:
     labels = known.find("label")
     count, chunk = len(dataset), limits.selection_chunk_samples
     starts = range(0, count, chunk)
-    parts = [np.unique(labels(start, min(start + chunk, count))) for start in starts]
-    present: list[int] = np.unique(np.concatenate(parts)).tolist()
+    chunk_labels = [np.unique(labels(start, min(start + chunk, count))) for start in starts]
+    present: list[int] = np.unique(np.concatenate(chunk_labels)).tolist()
     classes = dataset.classes
     names: dict[Any, int] = {label: label for label in present}
     if classes is not None:
