@@ -65,9 +65,9 @@ class Locality:
         node = self.nodes[rank]
         capacities = self._sum_capacities(quotas)
         row_nodes = assign_nodes(self.placement.owners(samples), capacities)
-        own = np.flatnonzero(row_nodes == node).reshape(len(samples), capacities[node])
+        node_rows = np.flatnonzero(row_nodes == node).reshape(len(samples), capacities[node])
         rank_turns = self._take_turns(np.flatnonzero(self._nodes == node), quotas)
-        return own[:, rank_turns == rank].reshape(-1)
+        return node_rows[:, rank_turns == rank].reshape(-1)
 
     def ranks(self, samples: npt.NDArray[np.uint64], quotas: Int) -> Nodes:
         """Return the rank that has each row of some steps, int32 (steps, rows); see `rows`."""

@@ -89,7 +89,7 @@ class CostBalance:
         levels = level_costs(costs)
         turns = (positions[:, 0] // np.uint64(positions.shape[1])).astype(np.int64)
         if self.locality is None or not self.locality_share:
-            own = _take_share(deal(levels, turns, len(quotas), self.lockstep), len(quotas), rank)
+            rows = _take_share(deal(levels, turns, len(quotas), self.lockstep), len(quotas), rank)
         else:
             by_cost = deal(levels, turns, 1, self.lockstep)
             samples = order.samples(np.take_along_axis(positions, by_cost, axis=1))
@@ -100,28 +100,28 @@ class CostBalance:
             at_levels = np.take_along_axis(levels, at_node, axis=1)
             dealt = deal(at_levels, turns, len(ranks), self.lockstep)
             within = _take_share(dealt, len(ranks), int(np.searchsorted(ranks, rank)))
-            own = np.take_along_axis(at_node, within, axis=1)
+            rows = np.take_along_axis(at_node, within, axis=1)
         if not self.lockstep:
-            own.sort(axis=1)
-        own += np.arange(len(positions))[:, None] * positions.shape[1]
-        return own.reshape(-1)
+            rows.sort(axis=1)
+        rows += np.arange(len(positions))[:, None] * positions.shape[1]
+        return rows.reshape(-1)
 
     def _assign_bands(self, owners: Nodes, quotas: Int) -> Nodes:
         """Return the node of each sample of sorted steps: int32 (steps, rows)."""
         assert self.locality is not None
         steps, world = len(owners), len(quotas)
         per_node = np.bincount(self.locality.nodes, minlength=self.locality.placement.nodes)
-        parts, done = [], 0
+        band_nodes, done = [], 0
         for width, bands in _divide_bands(int(quotas.min()), self.locality_share):
             stop = done + bands * width * world
             some = np.ascontiguousarray(owners[:, done:stop]).reshape(steps * bands, -1)
-            parts.append(assign_nodes(some, width * per_node).reshape(steps, -1))
+            band_nodes.append(assign_nodes(some, width * per_node).reshape(steps, -1))
             done = stop
         if done < owners.shape[1]:  # the short stripe at the end of an epoch
-            left = np.bincount(self.locality.nodes, quotas, len(per_node)).astype(np.int64)
-            left -= int(quotas.min()) * per_node
-            parts.append(assign_nodes(np.ascontiguousarray(owners[:, done:]), left))
-        return np.concatenate(parts, axis=1)
+            capacities = np.bincount(self.locality.nodes, quotas, len(per_node)).astype(np.int64)
+            capacities -= int(quotas.min()) * per_node
+            band_nodes.append(assign_nodes(np.ascontiguousarray(owners[:, done:]), capacities))
+        return np.concatenate(band_nodes, axis=1)
 
 
 def _divide_bands(stripes: int, share: float) -> list[tuple[int, int]]:

@@ -188,9 +188,9 @@ def _place_rows(index: StepSource, number: int, ids: Ids, bounds: Int, base: Int
     row_bytes = index.row_bytes[number]
     if row_bytes is None:
         lengths = extents.length if pieces is None else _sum_pieces(extents.length, pieces)
-        part = index.fields[number]
+        field = index.fields[number]
         # Once for all steps: rows that are handed over have their bounds in elements.
-        unit = 1 if part.levels or part.shape is not None else part.element_bytes
+        unit = 1 if field.levels or field.shape is not None else field.element_bytes
         target, inside, sizes = _pack_rows(lengths, bounds, unit)
         ragged = zip(base.tolist(), repeat(0), inside, rows.tolist(), repeat(unit))
         places = make_tuples(FieldRows, ragged)
@@ -251,13 +251,13 @@ def _pack_rows(lengths: Int, bounds: Int, unit: int = 1) -> tuple[Int, list[Int]
 
 def _sort_by_step(placed: list[Placed]) -> Placed:
     """Sort the extents of all fields by step."""
-    part = np.concatenate([field.part for field in placed])
-    order = np.argsort(part, kind="stable")
+    step = np.concatenate([field.part for field in placed])
+    order = np.argsort(step, kind="stable")
     return Placed(
         np.concatenate([field.file for field in placed])[order],
         np.concatenate([field.offset for field in placed])[order],
         np.concatenate([field.length for field in placed])[order],
-        part[order],
+        step[order],
         np.concatenate([field.target for field in placed])[order],
     )
 
@@ -288,14 +288,14 @@ class PieceSource:
     def slice(cls, index: StepSource, pieces: RowPieces) -> PieceSource | None:
         """Return the source of these pieces, or None unless each is part of one extent and every
         document has the length that it was packed with; a read of it raises then."""
-        part, layout = index.fields[0], index.layouts[0]
-        is_made = isinstance(layout, Chunked) or part.parser is not None or part.levels
+        field, layout = index.fields[0], index.layouts[0]
+        is_made = isinstance(layout, Chunked) or field.parser is not None or field.levels
         if is_made or len(index.fields) > 1:
             return None
         (file, offset, length), several = index.units(pieces.documents, 0)
         if several is not None:
             return None
-        size = part.element_bytes
+        size = field.element_bytes
         if not np.array_equal(pieces.tokens, length // size):
             return None
         cut = Extents(file, offset + pieces.start * size, pieces.length * size)
@@ -314,10 +314,10 @@ class PieceSource:
         return Extents(file.take(at), offset.take(at), length.take(at)), None
 
 
-def check_tokens(pieces: RowPieces, found: Int) -> None:
+def check_tokens(pieces: RowPieces, tokens: Int) -> None:
     """Compare the tokens that each piece's document was packed with and those that it has."""
-    if np.array_equal(pieces.tokens, found):
+    if np.array_equal(pieces.tokens, tokens):
         return
-    at = int(np.argmax(pieces.tokens != found))
-    what = f"document {pieces.documents[at]} has {found[at]:,} tokens, not {pieces.tokens[at]:,}"
+    at = int(np.argmax(pieces.tokens != tokens))
+    what = f"document {pieces.documents[at]} has {tokens[at]:,} tokens, not {pieces.tokens[at]:,}"
     raise DataError(f"{what} as given: measure lengths again with `penstock lengths --force`")

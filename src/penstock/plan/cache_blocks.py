@@ -194,9 +194,9 @@ class BlockLayout:
     def _list_keys(self, cache_blocks: Keys) -> tuple[Keys, Int]:
         """All keys of cache blocks, and where each cache block starts among them (and the end)."""
         samples = self._placement.cache_block
-        left = self._placement.count - cache_blocks.astype(np.int64) * samples
-        held = np.minimum(samples, left) * self._fields
-        first = np.concatenate([[0], np.cumsum(held)])
-        inside = np.arange(first[-1]) - np.repeat(first[:-1], held)
-        keys = np.repeat(cache_blocks * self._width, held) + inside.astype(np.uint64)
+        remaining = self._placement.count - cache_blocks.astype(np.int64) * samples
+        key_counts = np.minimum(samples, remaining) * self._fields
+        first = np.concatenate([[0], np.cumsum(key_counts)])
+        inside = np.arange(first[-1]) - np.repeat(first[:-1], key_counts)
+        keys = np.repeat(cache_blocks * self._width, key_counts) + inside.astype(np.uint64)
         return keys, first

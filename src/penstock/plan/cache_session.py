@@ -404,12 +404,12 @@ class CacheSession:
         if number in self._probes:
             self._peers.note(self._probes.pop(number), reason is None, self._now_ns)
             return
-        parts, rank = self._fetches.pop(number)
+        asked, rank = self._fetches.pop(number)
         node = self._nodes[rank]
         self._under_way[node] -= 1
         self._peers.note(rank, reason is None, self._now_ns)
         first = 0
-        for step, rows in parts:
+        for step, rows in asked:
             end = first + len(rows)
             failed = failures[(failures >= first) & (failures < end)] - first
             arrived = np.delete(rows, failed) if len(failed) else rows
@@ -677,8 +677,8 @@ class CacheSession:
             return
         by_node = np.argsort(owner, kind="stable")
         nodes, first = np.unique(owner[by_node], return_index=True)
-        parts = np.split(rows[by_node], first[1:])
-        for node, node_rows in zip(nodes.tolist(), parts, strict=True):
+        by_owner = np.split(rows[by_node], first[1:])
+        for node, node_rows in zip(nodes.tolist(), by_owner, strict=True):
             length = step.requests.length[node_rows]
             group = (np.cumsum(length) - length) // limits.peer_fetch_bytes
             cut = np.diff(group) != 0
@@ -707,11 +707,11 @@ class CacheSession:
             count, is_full = self._count_parts(node)
             if not is_full and self._under_way[node] >= _fetches_at_once:
                 return
-            parts = [unasked.popleft() for _ in range(count)]
+            asked = [unasked.popleft() for _ in range(count)]
             fetch = self._number()
-            self._fetches[fetch] = (parts, rank)
+            self._fetches[fetch] = (asked, rank)
             self._under_way[node] += 1
-            by_ticket = tuple((step.ticket, rows) for step, rows in parts)
+            by_ticket = tuple((step.ticket, rows) for step, rows in asked)
             self.actions.append(FetchKeys(fetch, rank, by_ticket))
 
     def _count_parts(self, node: int) -> tuple[int, bool]:

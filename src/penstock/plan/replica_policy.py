@@ -83,7 +83,7 @@ class Uses:
         sample that these ranks do not use in an epoch searched gets some time in a later epoch.
         """
         times = np.empty(len(samples), np.int64)
-        left = np.arange(len(samples))
+        pending = np.arange(len(samples))
         here = np.zeros(self.steps.world_size + 1, bool)  # the last one for nobody, -1
         here[list(self.ranks)] = True  # ranks of this node
         first = start // self.order.count
@@ -91,13 +91,13 @@ class Uses:
         if until is not None:
             end = min(end, max(first, until // self.order.count) + 1)
         for epoch in range(first, end + 1):
-            positions = self._order(epoch).positions(samples[left]).view(np.int64)
+            positions = self._order(epoch).positions(samples[pending]).view(np.int64)
             time = positions + self._at(epoch)
             is_used = here[self.steps.ranks(positions)] & (time >= start)
             is_used |= epoch == end
-            times[left[is_used]] = time[is_used]
-            left = left[~is_used]
-            if not len(left):
+            times[pending[is_used]] = time[is_used]
+            pending = pending[~is_used]
+            if not len(pending):
                 break
         return times
 
@@ -225,6 +225,6 @@ class Soonest:
         late = times >= self._floor
         if late.any():
             at = int(np.searchsorted(self._late_times, times[late].min()))
-            left = np.flatnonzero(self._time[self._late[at:]] != _gone) + at
-            self._late = np.concatenate([self._late[:at], self._late[left]])
-            self._late_times = np.concatenate([self._late_times[:at], self._late_times[left]])
+            alive = np.flatnonzero(self._time[self._late[at:]] != _gone) + at
+            self._late = np.concatenate([self._late[:at], self._late[alive]])
+            self._late_times = np.concatenate([self._late_times[:at], self._late_times[alive]])

@@ -190,11 +190,11 @@ class Steps:
         repeated = first >= self.full and self.pad
         wrapped = positions % np.uint64(self.count) if repeated else positions
         if self.balance is not None:
-            own = self.balance.rows(order, wrapped, quotas, rank)
+            chosen = self.balance.rows(order, wrapped, quotas, rank)
         else:
             assert self.locality is not None
-            own = self.locality.rows(order.samples(wrapped), quotas, rank)
-        return positions.reshape(-1)[own]
+            chosen = self.locality.rows(order.samples(wrapped), quotas, rank)
+        return positions.reshape(-1)[chosen]
 
     def ranks(self, positions: Int) -> Int:
         """Return the rank that has each position of an epoch, int64; -1 if it is left out.
@@ -332,9 +332,9 @@ def _plan_rows(
 
     def add_rows(step: StepPlan) -> StepPlan:
         low, high = bounds[step.step - first], bounds[step.step - first + 1]
-        own = pieces.cut(int(low), int(high))
-        rows = StepRows(numbers[low:high], own, source is not None)
-        return step._replace(ids=own.documents, labels=None, pack=rows)
+        step_pieces = pieces.cut(int(low), int(high))
+        rows = StepRows(numbers[low:high], step_pieces, source is not None)
+        return step._replace(ids=step_pieces.documents, labels=None, pack=rows)
 
     return [Group(list(map(add_rows, group.steps)), group.bytes) for group in groups]
 
