@@ -104,10 +104,10 @@ class Curriculum(Ordering):
         for number in np.unique(stage).tolist():
             order = self.stages[number]
             of_stage = stage == number
-            for own in np.unique(turn[of_stage]).tolist():
-                rows = np.flatnonzero(of_stage & (turn == own))
-                inside = places[rows] - np.uint64(own * len(order))
-                samples[rows], more = order.at_epoch(own).rows(inside)
+            for epoch in np.unique(turn[of_stage]).tolist():
+                rows = np.flatnonzero(of_stage & (turn == epoch))
+                inside = places[rows] - np.uint64(epoch * len(order))
+                samples[rows], more = order.at_epoch(epoch).rows(inside)
                 for name, column in more.items():
                     marks.setdefault(name, np.zeros(len(places), np.int64))[rows] = column
         shaped = {name: column.reshape(words.shape) for name, column in marks.items()}

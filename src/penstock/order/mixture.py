@@ -213,10 +213,10 @@ class Mixture(Ordering):
         for d, (count, size) in enumerate(zip(self.recipe.counts, self.recipe.sizes, strict=True)):
             rows = np.flatnonzero(source == d)
             if len(rows):
-                own = drawn[rows]
-                turn = own // np.uint64(count)
+                draws = drawn[rows]
+                turn = draws // np.uint64(count)
                 turns[rows] = turn
-                samples[rows] = self._map_passes(d, turn, own - turn * np.uint64(count))
+                samples[rows] = self._map_passes(d, turn, draws - turn * np.uint64(count))
                 samples[rows] += np.uint64(first)
             first += size
         marks = {
@@ -251,9 +251,9 @@ class Mixture(Ordering):
                     f"the mixture never comes to pass {turn} of dataset {source}: its weight is 0"
                 )
             periods, nth = np.divmod(drawn[rows] - stretch.drawn[source], slots)
-            own = np.flatnonzero(stretch.source == source).astype(np.uint64)
+            offsets = np.flatnonzero(stretch.source == source).astype(np.uint64)
             positions[rows] = (
-                np.uint64(stretch.start) + periods * np.uint64(limits.mixture_slots) + own[nth]
+                np.uint64(stretch.start) + periods * np.uint64(limits.mixture_slots) + offsets[nth]
             )
         return positions
 

@@ -214,9 +214,9 @@ class Order(Ordering):
                 return f"mixfeistel8-1/blocked-1:{self.block}x{self.group}"
         return "mixfeistel8-1"
 
-    def key(self, part: int = 0, *words: int) -> int:
+    def key(self, draw: int = 0, *words: int) -> int:
         """The 64-bit state that the order's permutation is drawn from (part 0: the exact one)."""
-        tag = _TAGS[self.purpose] + part
+        tag = _TAGS[self.purpose] + draw
         return key_state(tag, self.seed, self.epoch, self.stream, self.count, *words)
 
     def samples(self, positions: npt.ArrayLike) -> Words:

@@ -134,14 +134,14 @@ class RowPieces(NamedTuple):
 
     def cut(self, first: int, last: int) -> RowPieces:
         """Return the pieces of the rows [first, last)."""
-        part = slice(int(self.offsets[first]), int(self.offsets[last]))
+        span = slice(int(self.offsets[first]), int(self.offsets[last]))
         return RowPieces(
             self.offsets[first : last + 1] - self.offsets[first],
-            self.documents[part],
-            self.start[part],
-            self.length[part],
-            self.tokens[part],
-            {name: column[part] for name, column in self.marks.items()},
+            self.documents[span],
+            self.start[span],
+            self.length[span],
+            self.tokens[span],
+            {name: column[span] for name, column in self.marks.items()},
         )
 
     def take(self, at: Integers, offsets: Integers) -> RowPieces:
@@ -253,8 +253,8 @@ class PackedOrder(RowOrdering):
                 )
             # Of an order without counts: no cycle keeps the memory of windows.
             alone = replace(self, _counts={})
-            part = (len(self.inner) - 1) % self.rule.window + 1
-            counts = RowCounts(self.windows, part / self.rule.window, alone.pack_window)
+            last_count = (len(self.inner) - 1) % self.rule.window + 1
+            counts = RowCounts(self.windows, last_count / self.rule.window, alone.pack_window)
             while len(self._counts) >= limits.packing_epochs_kept:
                 self._counts.pop(next(iter(self._counts)), None)
             self._counts[self.epoch] = counts
@@ -279,18 +279,18 @@ class PackedOrder(RowOrdering):
 
     def pieces(self, rows: npt.ArrayLike) -> RowPieces:
         wanted = np.asarray(rows).reshape(-1).astype(np.uint64)
-        parts: list[RowPieces] = []
+        windows: list[RowPieces] = []
         where: list[npt.NDArray[np.intp]] = []
         rest = np.arange(len(wanted))
         while len(rest):
             window, before = self.counts.locate(int(wanted[rest[0]]))
-            held = before + self.pack_window(window)
+            after = before + self.pack_window(window)
             of_rest = wanted[rest]
-            is_inside = (of_rest >= np.uint64(before)) & (of_rest < np.uint64(held))
+            is_inside = (of_rest >= np.uint64(before)) & (of_rest < np.uint64(after))
             where.append(rest[is_inside])
-            parts.append(self._get_window(window).take(of_rest[is_inside] - np.uint64(before)))
+            windows.append(self._get_window(window).take(of_rest[is_inside] - np.uint64(before)))
             rest = rest[~is_inside]
-        return _join_pieces(parts, where)
+        return _join_pieces(windows, where)
 
     def count_window(self, window: int) -> int:
         """Count the rows of a window."""
@@ -332,15 +332,15 @@ class PackedOrder(RowOrdering):
         return _Window(RowPieces(offsets, *columns), shuffled)
 
 
-def _join_pieces(parts: list[RowPieces], where: list[npt.NDArray[np.intp]]) -> RowPieces:
+def _join_pieces(cuts: list[RowPieces], where: list[npt.NDArray[np.intp]]) -> RowPieces:
     """Join pieces of the rows `where`, in the order of the rows."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
+    if len(cuts) == 1:
+        return cuts[0]
+    if not cuts:
         empty = np.empty(0, np.int64)
         return RowPieces(np.zeros(1, np.int64), np.empty(0, np.uint64), empty, empty, empty, {})
     rows = np.concatenate(where)
-    counts = np.concatenate([np.diff(part.offsets) for part in parts])
+    counts = np.concatenate([np.diff(cut.offsets) for cut in cuts])
     begins = np.cumsum(counts) - counts
     back = np.empty(len(rows), np.int64)
     back[rows] = np.arange(len(rows))
@@ -348,9 +348,9 @@ def _join_pieces(parts: list[RowPieces], where: list[npt.NDArray[np.intp]]) -> R
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     at = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], counts)
-    *columns, _ = zip(*parts, strict=True)
+    *columns, _ = zip(*cuts, strict=True)
     joined: list[Any] = [np.concatenate(column) for column in columns]
-    marks = {name: np.concatenate([part.marks[name] for part in parts]) for name in parts[0].marks}
+    marks = {name: np.concatenate([cut.marks[name] for cut in cuts]) for name in cuts[0].marks}
     return RowPieces._make([*joined, marks]).take(at, offsets)
 
 

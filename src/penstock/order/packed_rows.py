@@ -41,9 +41,9 @@ class RowCounts:
     Threads may share it: what two of them count at once is the same.
     """
 
-    def __init__(self, windows: int, part: float, count_window: Callable[[int], int]) -> None:
+    def __init__(self, windows: int, last_share: float, count_window: Callable[[int], int]) -> None:
         self.windows = windows
-        self._part = part
+        self._last_share = last_share
         self._count_window = count_window
         self._counts: Integers = np.full(windows, -1, np.int64)
         self._walks = [_Walk(0, 0, windows)]
@@ -89,8 +89,8 @@ class RowCounts:
         walk = _Walk(window, before, self.windows)
         self._step(walk)
         if not before < row <= walk.rows:
-            held = walk.rows - before
-            raise StateError(f"{said}, and that window has {held:,}: {remedy}")
+            rows = walk.rows - before
+            raise StateError(f"{said}, and that window has {rows:,}: {remedy}")
         self._check(walk)
         self._walks, self._has_claim = [_Walk(0, 0, self.windows), walk], True
 
@@ -114,7 +114,7 @@ class RowCounts:
             self.reach(1)
         known = self._counts >= 0
         sizes = np.ones(self.windows)
-        sizes[-1] = self._part
+        sizes[-1] = self._last_share
         return round(float(self._counts[known].sum() / sizes[known].sum() * sizes.sum()))
 
     def locate(self, row: int) -> tuple[int, int]:

@@ -125,7 +125,7 @@ class Bitmap:
     @property
     def nbytes(self) -> int:
         """Bytes of all columns."""
-        return sum(part.nbytes for part in (self.words, self.counts, self.bases, self.hints))
+        return sum(column.nbytes for column in (self.words, self.counts, self.bases, self.hints))
 
     def forward(self, positions: Words, samples: Words) -> int:
         return self._core.forward(positions, samples)
@@ -158,15 +158,15 @@ class JointBitmap:
 
     @cached_property
     def digest(self) -> str:
-        digests = [None if part is None else part.digest for part in self.parts]
+        digests = [None if bitmap is None else bitmap.digest for bitmap in self.parts]
         text = repr(("joint-1", self.counts, digests))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @cached_property
     def _first_numbers(self) -> Words:
         sizes = [
-            count if part is None else len(part)
-            for count, part in zip(self.counts, self.parts, strict=True)
+            count if bitmap is None else len(bitmap)
+            for count, bitmap in zip(self.counts, self.parts, strict=True)
         ]
         return _sum_up(sizes)
 
@@ -189,13 +189,13 @@ class JointBitmap:
             if number == len(self.parts):
                 first_outside = min(first_outside, int(rows[0]))
                 continue
-            own = values[rows] - begins[number]
-            part = self.parts[number]
-            if part is not None:
-                outside = getattr(part, way)(own, own)
-                if outside != len(own):
+            local = values[rows] - begins[number]
+            bitmap = self.parts[number]
+            if bitmap is not None:
+                outside = getattr(bitmap, way)(local, local)
+                if outside != len(local):
                     first_outside = min(first_outside, int(rows[outside]))
-            mapped[rows] = own + targets[number]
+            mapped[rows] = local + targets[number]
         out[:] = mapped
         return first_outside
 

@@ -126,12 +126,12 @@ def window_samples(mean_bytes: float, rows: int, world_size: int, readahead_byte
 
     It is half a window, so that most groups fall into one window.
     """
-    own = min(
+    rank_samples = min(
         int(readahead_bytes // 2 / max(1.0, mean_bytes)),
         limits.readahead_steps_max // 2 * rows,
         limits.window_samples_max,
     )
-    return max(1, own * world_size // 2)
+    return max(1, rank_samples * world_size // 2)
 
 
 def choose_chunk_blocks(count: int, chunk_samples: int, global_batch: int) -> Blocking:
@@ -249,13 +249,13 @@ def label_mix(labels: npt.NDArray[np.integer], owners: npt.NDArray[np.integer]) 
     nodes = int(np.max(owners, initial=-1)) + 1
     bins = owners[owned].astype(np.int64) * width + label[owned]
     counts = np.bincount(bins, minlength=nodes * width).reshape(nodes, width)
-    own = counts.sum(axis=1, keepdims=True)
-    expected = own * (np.bincount(label, minlength=width) / max(1, total))
+    sizes = counts.sum(axis=1, keepdims=True)
+    expected = sizes * (np.bincount(label, minlength=width) / max(1, total))
     spread, p_value = np.ones(nodes), np.ones(nodes)
-    partial = (own[:, 0] > 0) & (own[:, 0] < total)
+    partial = (sizes[:, 0] > 0) & (sizes[:, 0] < total)
     degrees = width - 1
     if degrees and partial.any():
-        mean = degrees * (total - own[partial, 0]) / (total - 1)
+        mean = degrees * (total - sizes[partial, 0]) / (total - 1)
         deviation = (counts[partial] - expected[partial]) ** 2 / expected[partial]
         spread[partial] = deviation.sum(axis=1) / mean
         p_value[partial] = _chi_square_tail(spread[partial] * degrees, degrees)

@@ -62,10 +62,10 @@ class WeightTable:
         digest.update(weights.data)
         sums = np.zeros(-(-count // _block) + 1, np.uint64)
         for start in range(0, count, limits.selection_chunk_samples):
-            part = weights[start : start + limits.selection_chunk_samples]
-            starts = np.arange(0, len(part), _block)
+            chunk = weights[start : start + limits.selection_chunk_samples]
+            starts = np.arange(0, len(chunk), _block)
             first = start // _block + 1
-            sums[first : first + len(starts)] = np.add.reduceat(part, starts, dtype=np.uint64)
+            sums[first : first + len(starts)] = np.add.reduceat(chunk, starts, dtype=np.uint64)
         bases = np.cumsum(sums, dtype=np.uint64)
         if not bases[-1]:
             raise UsageError(
@@ -108,25 +108,25 @@ def round_weights(count: int, values: Values, out: Integers) -> None:
     starts = range(0, count, limits.selection_chunk_samples)
     for start in starts:
         stop = min(start + limits.selection_chunk_samples, count)
-        part = values(start, stop).astype(np.float64)
-        is_wrong = ~((part >= 0) & (part < math.inf))
+        chunk = values(start, stop).astype(np.float64)
+        is_wrong = ~((chunk >= 0) & (chunk < math.inf))
         if is_wrong.any():
             at = int(np.argmax(is_wrong))
-            what = f"the weight of sample {start + at} is {float(part[at])}"
+            what = f"the weight of sample {start + at} is {float(chunk[at])}"
             raise UsageError(f"{what}: use a finite number from 0 on")
-        largest = max(largest, float(part.max()))
+        largest = max(largest, float(chunk.max()))
     shift = 31 - math.frexp(largest)[1]
     for start in starts:
         stop = min(start + limits.selection_chunk_samples, count)
-        part = values(start, stop).astype(np.float64)
+        chunk = values(start, stop).astype(np.float64)
         whole = out[start:stop]
         # Less than 2^31, so that rounding what is rounded changes nothing.
-        whole[:] = np.minimum(np.rint(np.ldexp(part, shift)), 2**31 - 1)
-        is_lost = (whole == 0) & (part > 0)
+        whole[:] = np.minimum(np.rint(np.ldexp(chunk, shift)), 2**31 - 1)
+        is_lost = (whole == 0) & (chunk > 0)
         if is_lost.any():
             at = int(np.argmax(is_lost))
             raise UsageError(
-                f"the weight of sample {start + at} is {float(part[at])}, too small beside the "
+                f"the weight of sample {start + at} is {float(chunk[at])}, too small beside the "
                 f"largest, {largest}: weights are kept to 2^-31 of that, so raise it, or use 0 to "
                 "leave the sample out"
             )
