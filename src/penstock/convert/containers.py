@@ -56,13 +56,13 @@ def make_safe_key(name: str) -> str:
     Characters that cannot be printed, and "%", become "%" and their number.
     """
     plain = _UNPRINTABLE.sub(lambda match: f"%{ord(match[0]) & 0xFF:02X}", name)
-    parts = [part for part in plain.split("/") if part not in ("", ".")]
-    parts = [f"_{part[1:]}" if part.startswith(".") else part for part in parts]
-    if parts:
-        parts[-1] = parts[-1].replace(".", "_")
-        if parts[0].startswith("__"):  # WebDataset leaves "__x__" out
-            parts[0] = f"_-{parts[0][2:]}"
-    return "/".join(parts)
+    pieces = [piece for piece in plain.split("/") if piece not in ("", ".")]
+    pieces = [f"_{piece[1:]}" if piece.startswith(".") else piece for piece in pieces]
+    if pieces:
+        pieces[-1] = pieces[-1].replace(".", "_")
+        if pieces[0].startswith("__"):  # WebDataset leaves "__x__" out
+            pieces[0] = f"_-{pieces[0][2:]}"
+    return "/".join(pieces)
 
 
 # -- what bytes are --------------------------------------------------------------------------------
@@ -173,11 +173,11 @@ def _encode_feature(value: Bytes | npt.NDArray[Any]) -> list[Bytes]:
 
 def encode_datum(data: Bytes, label: int, shape: tuple[int, int, int] | None) -> bytes:
     """Encode Caffe's Datum: an array of (channels, height, width) bytes, or an encoded image."""
-    held = b"".join(_encode_field(4, data))
+    encoded = b"".join(_encode_field(4, data))
     if shape is None:
-        return held + _encode_number(5, label) + _encode_number(7, 1)
+        return encoded + _encode_number(5, label) + _encode_number(7, 1)
     sizes = b"".join(_encode_number(n, size) for n, size in enumerate(shape, 1))
-    return sizes + held + _encode_number(5, label)
+    return sizes + encoded + _encode_number(5, label)
 
 
 def _encode_field(number: int, *pieces: Bytes) -> list[Bytes]:

@@ -233,27 +233,27 @@ class ShardsConversion(Conversion):
         end = self.count if shards is None else (number + 1) * self.count // int(shards)
         digests = bytearray()
         done = start
-        with AtomicFile(os.path.join(self.path, name)) as part:
+        with AtomicFile(os.path.join(self.path, name)) as file:
             while sample is not None and done < end:
                 pieces = self.recipe.encode_sample(sample)
-                size = part.size + sum(map(len, pieces))
+                size = file.size + sum(map(len, pieces))
                 size += len(self.recipe.encode_end(size))
                 if bytes_max and done > start and size > bytes_max:
                     break
-                part.write(*pieces)
+                file.write(*pieces)
                 digests += sample.digest()
                 done += 1
                 if not done % REPORTED_EVERY:
                     self.report(done)
                 sample = next(samples, None)
-            part.write(self.recipe.encode_end(part.size))
-            part.sync()
-            for at, digest in enumerate(self.read_back(part.temporary, done - start)):
+            file.write(self.recipe.encode_end(file.size))
+            file.sync()
+            for at, digest in enumerate(self.read_back(file.temporary, done - start)):
                 if digest != digests[16 * at : 16 * at + 16]:
-                    raise mismatch_error(part.temporary, f"sample {at:,} of it differs")
-            part.commit()
+                    raise mismatch_error(file.temporary, f"sample {at:,} of it differs")
+            file.commit()
         self.manifest.shards.append(
-            {"name": name, "first": start, "end": done, "bytes": part.size, "crc32": part.crc32}
+            {"name": name, "first": start, "end": done, "bytes": file.size, "crc32": file.crc32}
         )
         self.manifest.save(self.path)
         return sample

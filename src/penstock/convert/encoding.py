@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -85,7 +86,7 @@ class EncodingRecipe:
     read_options: Mapping[str, Any]
     encode_end: Callable[[int], bytes] = lambda size: b""
     part_names: tuple[str, ...] = ("data",)
-    user_options: Mapping[str, Any] = field(default_factory=dict)
+    user_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     has_keys: bool = False
     has_labels: bool = False
     has_label_file: bool = False
@@ -95,7 +96,7 @@ class EncodingRecipe:
         """Yield the samples of a batch whose first has position `start`."""
         names = index.keys(batch.ids)
         labels = None if index.label_column is None else batch["label"].tolist()
-        columns = [_get_row_reader(part, batch[part.name]) for part in self.fields]
+        columns = [_get_row_reader(field, batch[field.name]) for field in self.fields]
         numbers = batch.ids.tolist()
         for row, (number, name) in enumerate(zip(numbers, names, strict=True)):
             values = tuple(column(row) for column in columns)
@@ -111,19 +112,18 @@ class EncodingRecipe:
             yield StoredSample(key, parts, labels[row] if labels else None)
 
 
-def _get_row_reader(part: Field, column: Any) -> Callable[[int], Any]:
-    """Return a function of a row's value: bytes of a raw field, else an array of any shape, ()
-    included."""
-    if is_raw(part):
+def _get_row_reader(field: Field, column: Any) -> Callable[[int], Any]:
+    """Return a function of a row's value: bytes of a raw field, else an array of any shape."""
+    if is_raw(field):
         return lambda row: column[row].data
-    if part.shape == ():
+    if field.shape == ():
         return lambda row: column[row : row + 1].reshape(())
     return lambda row: column[row]
 
 
-def is_raw(part: Field) -> bool:
+def is_raw(field: Field) -> bool:
     """True if a field is bytes rather than an array."""
-    return part.dtype == np.uint8 and (part.shape is None or len(part.shape) == 1)
+    return field.dtype == np.uint8 and (field.shape is None or len(field.shape) == 1)
 
 
 def choose_recipe(
@@ -140,10 +140,10 @@ def choose_recipe(
     if keys is not None:
         check_choice("keys", keys, ("names", "numbers", "both"))
     chosen = _choose_fields(source.index, fields)
-    nested = next((part.name for part in chosen if part.nesting), None)
+    nested = next((field.name for field in chosen if field.nesting), None)
     for is_wrong, message in (
         (
-            any(part.as_dtype is not None for part in chosen),
+            any(field.as_dtype is not None for field in chosen),
             "what is converted keeps its dtype: open the data without as_dtype=",
         ),
         (nested is not None, f"field {nested!r} is of nested lists: choose others by fields="),
@@ -174,10 +174,10 @@ def choose_recipe(
 
 def resize_images(source: Dataset, recipe: EncodingRecipe, side: int) -> EncodingRecipe:
     """Return the recipe with smaller copies of the images, in place of those above this side."""
-    part = source.index.fields[choose_field(source.index, None)]
-    if part not in recipe.fields or part.shape is not None:
-        raise UsageError(f"resize is for images: write their field {part.name!r} (fields=)")
-    at = recipe.fields.index(part)
+    field = source.index.fields[choose_field(source.index, None)]
+    if field not in recipe.fields or field.shape is not None:
+        raise UsageError(f"resize is for images: write their field {field.name!r} (fields=)")
+    at = recipe.fields.index(field)
     make_smaller_copy(b"", side)  # UsageError now if there is no Pillow
 
     def shrink(sample: Sample) -> Sample:
@@ -193,10 +193,10 @@ def resize_images(source: Dataset, recipe: EncodingRecipe, side: int) -> Encodin
 def _choose_fields(index: Index, names: Sequence[str] | None) -> tuple[Field, ...]:
     """Return the fields to write: by default all but those that only carry the label, which is
     written as the label."""
-    known = {part.name: part for part in index.fields if part.name != SUMS_FIELD}
+    known = {field.name: field for field in index.fields if field.name != SUMS_FIELD}
     if names is None:
         hidden = {"label", "cls"} if index.label_column is not None else set()
-        return tuple(part for name, part in known.items() if name not in hidden) or index.fields
+        return tuple(field for name, field in known.items() if name not in hidden) or index.fields
     check_kind("fields", names, Sequence, "names of fields, in a list")  # type: ignore[type-abstract]
     for name in names:
         check_choice("fields", name, known)
@@ -207,7 +207,7 @@ def _choose_fields(index: Index, names: Sequence[str] | None) -> tuple[Field, ..
 
 def _require_single(fields: tuple[Field, ...], what: str) -> Field:
     if len(fields) > 1:
-        names = ", ".join(part.name for part in fields)
+        names = ", ".join(field.name for field in fields)
         raise UsageError(f"{what} holds one field: choose one by fields= of {names}")
     return fields[0]
 
@@ -286,7 +286,7 @@ def _create_tar_recipe(source: Dataset, fields: tuple[Field, ...], keys: Keys) -
 
     namer = _create_namer(index, keys, plain, unique=True)
     label = index.label_column is not None and "cls" not in names
-    arrays = [not is_raw(part) for part in fields]
+    arrays = [not is_raw(field) for field in fields]
 
     def store_sample(sample: Sample) -> StoredSample:
         parts = [
@@ -295,9 +295,9 @@ def _create_tar_recipe(source: Dataset, fields: tuple[Field, ...], keys: Keys) -
         ]
         return StoredSample(namer(sample), tuple(parts), sample.label if label else None)
 
-    def encode_sample(held: StoredSample) -> list[Bytes]:
-        label = () if held.label is None else (("cls", str(held.label).encode()),)
-        return containers.encode_tar_member(held.key, (*held.parts, *label))
+    def encode_sample(stored: StoredSample) -> list[Bytes]:
+        label = () if stored.label is None else (("cls", str(stored.label).encode()),)
+        return containers.encode_tar_member(stored.key, (*stored.parts, *label))
 
     return EncodingRecipe(
         SUFFIXES["tar"],
@@ -330,19 +330,19 @@ def _choose_extensions(source: Dataset, fields: tuple[Field, ...], endings: set[
     the field's name."""
     names = []
     first: dict[str, Any] | None = None
-    for part in fields:
-        name = re.sub(r"[^a-z0-9_.-]", "_", part.name.lower()).strip(".")
+    for field in fields:
+        name = re.sub(r"[^a-z0-9_.-]", "_", field.name.lower()).strip(".")
         if name.rsplit(".", 1)[-1] in containers.EXTENSIONS:
             names.append(name)
             continue
         (ending,) = endings if len(endings) == 1 else [""]
         if ending and (ending != "cls" or source.index.label_column is None):
             extension = ending
-        elif not is_raw(part):
+        elif not is_raw(field):
             extension = "npy"
         else:
             first = first or source[0]
-            extension = containers.guess_extension(memoryview(first[part.name]))
+            extension = containers.guess_extension(memoryview(first[field.name]))
         names.append(extension if len(fields) == 1 else f"{name}.{extension}")
     if len(set(names)) < len(names):
         raise UsageError(f"fields would share the extensions {', '.join(names)}: choose by fields=")
@@ -357,7 +357,7 @@ def _create_tfrecord_recipe(
 ) -> EncodingRecipe:
     """Plan each sample as a tf.train.Example: its fields by name, "label" and "__key__"."""
     namer = _create_namer(source.index, keys, lambda name: name, unique=False)
-    names = [part.name for part in fields]
+    names = [field.name for field in fields]
 
     def store_sample(sample: Sample) -> StoredSample:
         features = dict(zip(names, sample.values, strict=True))
@@ -368,9 +368,9 @@ def _create_tfrecord_recipe(
 
     # Features whose values are in the file as they are can be fields; others are parsed by users.
     direct = {
-        part.name: part.name
-        for part in fields
-        if part.dtype.kind not in "iub" or part.dtype == np.uint8
+        field.name: field.name
+        for field in fields
+        if field.dtype.kind not in "iub" or field.dtype == np.uint8
     }
     user_options: dict[str, Any] = {"example": direct} if direct else {}
     if source.index.label_column is not None:
@@ -409,16 +409,16 @@ def _create_framed_recipe(
 
 def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
     """Plan records of one size, back to back; labels are beside them."""
-    part = _require_single(fields, "a file of records")
+    only = _require_single(fields, "a file of records")
     index = source.index
-    row_bytes = index.row_bytes[[candidate.name for candidate in index.fields].index(part.name)]
-    if part.shape is None and row_bytes is None:
-        raise UsageError(f"field {part.name!r} has samples of different lengths: write tar or lmdb")
+    row_bytes = index.row_bytes[[candidate.name for candidate in index.fields].index(only.name)]
+    if only.shape is None and row_bytes is None:
+        raise UsageError(f"field {only.name!r} has samples of different lengths: write tar or lmdb")
     read_options: dict[str, Any] = {"format": "records", "extensions": ["bin"]}
-    if part.shape is None or is_raw(part):
-        read_options["record_bytes"] = part.nbytes or row_bytes
+    if only.shape is None or is_raw(only):
+        read_options["record_bytes"] = only.nbytes or row_bytes
     else:
-        read_options |= {"dtype": part.dtype.str, "shape": list(part.shape)}
+        read_options |= {"dtype": only.dtype.str, "shape": list(only.shape)}
 
     return EncodingRecipe(
         SUFFIXES["records"],
@@ -439,16 +439,16 @@ def _create_lmdb_recipe(
 ) -> EncodingRecipe:
     """Plan one value a key: a sample's bytes, or Caffe's Datum. Without Datum, labels are
     beside it."""
-    part = _require_single(fields, "an LMDB value")
+    field = _require_single(fields, "an LMDB value")
     index = source.index
     shape: tuple[int, int, int] | None = None
     if as_datum:
         if index.label_column is None:
             raise UsageError("there are no labels, which datum= needs: leave it out")
-        if not is_raw(part):
-            if part.dtype != np.uint8 or part.shape is None or len(part.shape) != 3:
-                raise UsageError(f"field {part.name!r} is no image: write uint8 (C, H, W)")
-            shape = (part.shape[0], part.shape[1], part.shape[2])
+        if not is_raw(field):
+            if field.dtype != np.uint8 or field.shape is None or len(field.shape) != 3:
+                raise UsageError(f"field {field.name!r} is no image: write uint8 (C, H, W)")
+            shape = (field.shape[0], field.shape[1], field.shape[2])
     namer = _create_namer(index, keys, lambda name: name, unique=False)
     if keys == "names" and _find_repeated(index, lambda name: name):
         raise UsageError("several samples have one name: use keys='both' (--keys both)")

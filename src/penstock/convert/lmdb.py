@@ -121,28 +121,28 @@ class LmdbConversion(Conversion):
     def _commit(self, environment: Any, digests: Any, pending: list[StoredSample]) -> None:
         if not pending:
             return
-        digests.write(b"".join(held.digest() for held in pending))
+        digests.write(b"".join(sample.digest() for sample in pending))
         digests.flush()
         os.fsync(digests.fileno())
-        size = sum(len(data) for held in pending for _, data in held.parts)
+        size = sum(len(data) for sample in pending for _, data in sample.parts)
         while True:
             try:
                 with (
                     PROCESS_QUEUE.put("write", "convert", size),
                     environment.begin(write=True) as transaction,
                 ):
-                    for held in pending:
-                        self._put(transaction, held)
+                    for sample in pending:
+                        self._put(transaction, sample)
                 return
             except self._lmdb.MapFullError:
                 environment.set_mapsize(2 * environment.info()["map_size"])
 
-    def _put(self, transaction: Any, held: StoredSample) -> None:
-        key = held.key.encode("utf-8", "surrogateescape")
+    def _put(self, transaction: Any, sample: StoredSample) -> None:
+        key = sample.key.encode("utf-8", "surrogateescape")
         # Keys that begin with numbers come in ascending order, and fill pages better so.
         append = self.options["keys"] != "names"
-        if not transaction.put(key, held.parts[0][1], overwrite=False, append=append):
-            raise mismatch_error(self.path, f"the key {held.key!r} occurs twice")
+        if not transaction.put(key, sample.parts[0][1], overwrite=False, append=append):
+            raise mismatch_error(self.path, f"the key {sample.key!r} occurs twice")
 
     def _compute_map_bytes(self) -> int:
         """Compute the size of the map: address space, not disk, enough for every sample whatever

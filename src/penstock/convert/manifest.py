@@ -86,11 +86,11 @@ class ConversionManifest:
 
     def save(self, folder: str, name: str = MANIFEST) -> None:
         """Replace the saved manifest atomically."""
-        with AtomicFile(os.path.join(folder, name)) as part:
+        with AtomicFile(os.path.join(folder, name)) as file:
             text = json.dumps({"version": _VERSION, **asdict(self)}, indent=1)
-            part.write(text.encode() + b"\n")
-            part.sync()
-            part.commit()
+            file.write(text.encode() + b"\n")
+            file.sync()
+            file.commit()
 
     @classmethod
     def load(cls, folder: str, name: str = MANIFEST) -> ConversionManifest | None:
@@ -240,10 +240,10 @@ class Conversion:
             labels = labels[order.samples(np.arange(self.count, dtype=np.uint64)).view(np.int64)]
         if positions is not None:
             labels = labels[positions]
-        with AtomicFile(os.path.join(folder, LABELS)) as part:
-            np.lib.format.write_array(part, np.ascontiguousarray(labels))
-            part.sync()
-            part.commit()
+        with AtomicFile(os.path.join(folder, LABELS)) as file:
+            np.lib.format.write_array(file, np.ascontiguousarray(labels))
+            file.sync()
+            file.commit()
 
     def summarize(self, files: tuple[str, ...], written: int) -> Converted:
         """Return the result, with the shards or the environment that it consists of."""
@@ -279,7 +279,7 @@ class Conversion:
 def choose_batch_size(source: Dataset) -> int:
     """Choose how many samples are read at once. The decoded size counts, because the stored size of
     compressed samples says little."""
-    decoded = sum(part.nbytes or 0 for part in source.fields)
+    decoded = sum(stored.nbytes or 0 for stored in source.fields)
     sample_bytes = max(source.index.mean_bytes, decoded, 1)
     return max(1, min(_BATCH_SAMPLES_MAX, int(_BATCH_BYTES // sample_bytes)))
 

@@ -106,25 +106,25 @@ class TokenWriter:
         """Write the .idx of all documents; its name, size and checksum."""
         sequences = sum(int(_count_sequences(length).sum()) for length in self._read_lengths())
         documents = self.state["end"]
-        with AtomicFile(os.path.join(self.folder, IDX)) as part:
-            part.write(_MAGIC + struct.pack("<QB", 1, _CODES[self.dtype.name]))
-            part.write(struct.pack("<QQ", sequences, documents + 1))
+        with AtomicFile(os.path.join(self.folder, IDX)) as file:
+            file.write(_MAGIC + struct.pack("<QB", 1, _CODES[self.dtype.name]))
+            file.write(struct.pack("<QQ", sequences, documents + 1))
             for lengths in self._read_lengths():
-                part.write(_cut(lengths).astype("<i4").tobytes())
+                file.write(_cut(lengths).astype("<i4").tobytes())
             at = 0
             for lengths in self._read_lengths():
                 ends = at + np.cumsum(_cut(lengths)) * self.dtype.itemsize
-                part.write(np.concatenate([[at], ends[:-1]]).astype("<i8").tobytes())
+                file.write(np.concatenate([[at], ends[:-1]]).astype("<i8").tobytes())
                 at = int(ends[-1])
             first = 0
-            part.write(bytes(8))
+            file.write(bytes(8))
             for lengths in self._read_lengths():
                 ends = first + np.cumsum(_count_sequences(lengths))
-                part.write(ends.astype("<i8").tobytes())
+                file.write(ends.astype("<i8").tobytes())
                 first = int(ends[-1])
-            part.sync()
-            part.commit()
-        return {"name": IDX, "first": 0, "end": documents, "bytes": part.size, "crc32": part.crc32}
+            file.sync()
+            file.commit()
+        return {"name": IDX, "first": 0, "end": documents, "bytes": file.size, "crc32": file.crc32}
 
     def _read_lengths(self) -> Iterator[Int]:
         path = os.path.join(self.folder, LENGTHS)

@@ -396,9 +396,9 @@ class _Tokenization:
                 if sum_file(path) != (entry["bytes"], entry["crc32"]):
                     raise mismatch_error(path, "its size or checksum differs")
             opened = open_dataset(os.path.join(self.folder, IDX), index="memory")
-            found = len(opened), opened.index.total_bytes
-            if found != (state["end"], state["bytes"]) or state["end"] != len(self.source):
-                raise mismatch_error(self.folder, f"it has {found[0]:,} documents")
+            sizes = len(opened), opened.index.total_bytes
+            if sizes != (state["end"], state["bytes"]) or state["end"] != len(self.source):
+                raise mismatch_error(self.folder, f"it has {sizes[0]:,} documents")
         except StorageError:
             self._remove_files()
             raise
@@ -481,13 +481,13 @@ def _choose_field(source: Dataset, name: str | None, broken: str) -> tuple[str, 
             index, fields={name: name}, types={name: "str"}, broken=broken
         )
     fields = {
-        made.name: part
-        for part in index.fields
-        if part.name != SUMS_FIELD
-        for made in part.made
-        if (made.dtype.kind == "U" if part.parser is not None else is_raw(part))
+        made.name: field
+        for field in index.fields
+        if field.name != SUMS_FIELD
+        for made in field.made
+        if (made.dtype.kind == "U" if field.parser is not None else is_raw(field))
     }
-    known = ", ".join(made.name for part in index.fields for made in part.made)
+    known = ", ".join(made.name for field in index.fields for made in field.made)
     if name is None:
         named = [usual for usual in fields if usual in ("text", "txt")]
         candidates = sorted(named)[:1] or list(fields)
@@ -496,15 +496,15 @@ def _choose_field(source: Dataset, name: str | None, broken: str) -> tuple[str, 
         name = candidates[0]
     if name not in fields:
         raise UsageError(f"field is {name!r}: give a field of text of {known}")
-    found = copy.copy(source)
-    part = fields[name]
-    if part.parser is not None:
-        parser = replace(part.parser, masked=part.parser.masked or broken == "mask")
-        index = replace(index, fields=(replace(part, parser=parser), *index.fields[1:]))
-        found.index = rename_fields(index, {other: None for other in parser.keys if other != name})
+    chosen = copy.copy(source)
+    field = fields[name]
+    if field.parser is not None:
+        parser = replace(field.parser, masked=field.parser.masked or broken == "mask")
+        index = replace(index, fields=(replace(field, parser=parser), *index.fields[1:]))
+        chosen.index = rename_fields(index, {other: None for other in parser.keys if other != name})
     elif any(other.name == SUMS_FIELD for other in index.fields):
-        found.index = index
+        chosen.index = index
     else:
         others = {other.name: None for other in index.fields if other.name != name}
-        found.index = rename_fields(index, others)
-    return name, found
+        chosen.index = rename_fields(index, others)
+    return name, chosen

@@ -102,13 +102,13 @@ class TokenizerFile:
             path = os.path.join(os.path.dirname(self.path), name)
             try:
                 with open(path, "rb") as file:
-                    found = json.loads(file.read(_BYTES_MAX)).get("eos_token")
+                    token = json.loads(file.read(_BYTES_MAX)).get("eos_token")
             except (OSError, ValueError, AttributeError):
                 continue
-            if isinstance(found, dict):
-                found = found.get("content")
-            if isinstance(found, str) and found in self.ids:
-                return self.ids[found]
+            if isinstance(token, dict):
+                token = token.get("content")
+            if isinstance(token, str) and token in self.ids:
+                return self.ids[token]
         specials = self._list_specials()
         usual = [name for name in _END_NAMES if name in specials]
         if len(usual) == 1:
@@ -206,7 +206,7 @@ def _check_merges(merges: Any, ranks: Mapping[bytes, int], alphabet: Mapping[str
     before, made = -1, 0
     for merge in merges:
         pair = merge.split(" ") if isinstance(merge, str) else merge
-        left, right = (bytes(alphabet[character] for character in part) for part in pair)
+        left, right = (bytes(alphabet[character] for character in half) for half in pair)
         rank = ranks[left + right]
         if rank <= before:
             raise ValueError(f"merge {made:,} makes token {rank:,}, the merge before {before:,}")
@@ -220,12 +220,12 @@ def _check_merges(merges: Any, ranks: Mapping[bytes, int], alphabet: Mapping[str
 def _split_last(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
     """Merge the bytes of a token, the lowest rank first, until two parts are left or no more can
     be merged."""
-    parts = [token[at : at + 1] for at in range(len(token))]
-    while len(parts) > 2:
-        pairs = [(ranks.get(parts[i] + parts[i + 1]), i) for i in range(len(parts) - 1)]
+    pieces = [token[at : at + 1] for at in range(len(token))]
+    while len(pieces) > 2:
+        pairs = [(ranks.get(pieces[i] + pieces[i + 1]), i) for i in range(len(pieces) - 1)]
         known = [(rank, at) for rank, at in pairs if rank is not None]
         if not known:
             break
         _, at = min(known)
-        parts[at : at + 2] = [parts[at] + parts[at + 1]]
-    return parts
+        pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+    return pieces
