@@ -241,14 +241,14 @@ def _draw_samples(dataset: Dataset) -> list[dict[str, Any]]:
 def _sum_bytes(value: Any) -> int:
     """Sum the bytes of the arrays and byte strings of a sample."""
     if isinstance(value, Mapping):
-        return sum(_sum_bytes(part) for part in value.values())
+        return sum(_sum_bytes(inner) for inner in value.values())
     if isinstance(value, (bytes, bytearray)):
         return len(value)
     size = getattr(value, "nbytes", None)  # of numpy, torch, and memoryviews
     if isinstance(size, int):
         return size
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return sum(_sum_bytes(part) for part in value)
+        return sum(_sum_bytes(inner) for inner in value)
     return 0
 
 
@@ -318,7 +318,7 @@ def _measure_rate(one: Callable[[int], object], threads: int) -> tuple[float, in
                 return done, began, now
 
     with ThreadPool(threads) as pool:
-        parts = [future.result() for future in [pool.submit(many) for _ in range(threads)]]
-    took_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
-    done = sum(part[0] for part in parts)
+        runs = [future.result() for future in [pool.submit(many) for _ in range(threads)]]
+    took_s = max(ended for _, _, ended in runs) - min(began for _, began, _ in runs)
+    done = sum(run[0] for run in runs)
     return done / max(took_s, 1e-9), done

@@ -257,11 +257,11 @@ def examine(
 
 def _limit_to_quota(supply: Supply, machine: Machine) -> Supply:
     """Reduce a rate to the CPU quota: a short measurement may use the time of a whole period."""
-    part = machine.usable_cores / machine.cores
-    if part == 1:
+    share = machine.usable_cores / machine.cores
+    if share == 1:
         return supply
     quota = f"of {machine.usable_cores:g} of {machine.cores} cores, which is the quota"
-    return Supply(supply.per_s * part, f"{supply.how}; {quota}")
+    return Supply(supply.per_s * share, f"{supply.how}; {quota}")
 
 
 def _estimate_epochs(
@@ -581,8 +581,8 @@ def list_extras() -> list[Extra]:
     packages: dict[str, list[str]] = {}
     for requirement in requirements:
         if match := _REQUIREMENT.match(requirement):
-            own = re.match(r"penstock\[([a-z0-9,-]+)\]", requirement)
-            wanted = [f"[{extra}]" for extra in own[1].split(",")] if own else [match[1]]
+            extras = re.match(r"penstock\[([a-z0-9,-]+)\]", requirement)
+            wanted = [f"[{extra}]" for extra in extras[1].split(",")] if extras else [match[1]]
             packages.setdefault(match[2], []).extend(wanted)
     return [
         Extra(name, purpose, tuple(sorted(filter(_is_missing, _expand(name, packages)))))

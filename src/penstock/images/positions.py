@@ -252,8 +252,8 @@ class _Finding(WholeReader):
 
     def gather(self, name: str, dtype: Any) -> npt.NDArray[Any]:
         """Join a column of all samples."""
-        parts = [self._parts[first][name] for first in sorted(self._parts)]
-        return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype, copy=False)
+        columns = [self._parts[first][name] for first in sorted(self._parts)]
+        return np.concatenate([np.empty(0, dtype), *columns]).astype(dtype, copy=False)
 
 
 class _FindingRows:
@@ -273,7 +273,7 @@ class _FindingRows:
 def can_crop_reads(index: Index, field: int) -> bool:
     """Return whether each image is one extent that nothing else needs as a whole."""
     layout = index.layouts[field]
-    has_sums = any(part.name == SUMS_FIELD for part in index.fields)
+    has_sums = any(stored.name == SUMS_FIELD for stored in index.fields)
     if isinstance(layout, Chunked) or has_sums or index.fields[field].shape is not None:
         return False
     return index.units(np.zeros(min(1, index.count), np.uint64), field)[1] is None

@@ -254,8 +254,8 @@ class WholeImageRows:
             sizes = np.zeros((rows, 2), np.int32)
             self._whys = dict.fromkeys(range(rows), _WHY_ROTATED)
         else:
-            found, problems = read_image_sizes(self._values, self._bounds, limits.image_pixels_max)
-            sizes = found.reshape(rows, 2)
+            flat, problems = read_image_sizes(self._values, self._bounds, limits.image_pixels_max)
+            sizes = flat.reshape(rows, 2)
             self._whys = {}  # reasons why Pillow decodes a row
             for problem in problems:
                 check_problem(problem, self._describe(problem[0]))

@@ -21,7 +21,7 @@ _names = ("data", "jpg", "jpeg", "JPEG", "png", "webp", "image", "img")
 def choose_field(index: Index, field: str | None) -> int:
     """Return the number of the field that has the images; UsageError if there is none."""
     names = {
-        part.name: number for number, part in enumerate(index.fields) if _can_hold_images(part)
+        entry.name: number for number, entry in enumerate(index.fields) if _can_hold_images(entry)
     }
     listed = ", ".join(map(repr, names)) or "none"
     if field is not None:
@@ -37,11 +37,11 @@ def choose_field(index: Index, field: str | None) -> int:
     raise UsageError(f"images: no field with the bytes of images ({listed}): {remedy}")
 
 
-def _can_hold_images(part: Field) -> bool:
+def _can_hold_images(field: Field) -> bool:
     """Return whether the field's rows are bytes."""
-    is_row = part.shape is None or len(part.shape) == 1
-    is_plain = not (part.levels or part.element or part.text or part.parser)
-    return is_row and is_plain and part.dtype == np.uint8 and part.name != SUMS_FIELD
+    is_row = field.shape is None or len(field.shape) == 1
+    is_plain = not (field.levels or field.element or field.text or field.parser)
+    return is_row and is_plain and field.dtype == np.uint8 and field.name != SUMS_FIELD
 
 
 def find_image(sample: Mapping[str, Any], field: str | None) -> str:
