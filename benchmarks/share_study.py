@@ -106,22 +106,22 @@ def solve_greedily(program: Program) -> Solution:
     resource binds; else a heuristic. Both resources are given together: one alone adds nothing to a
     job that is short of the other.
     """
-    value, room, left = program.value, program.room, program.left
-    nothing = np.where(np.isfinite(left), 1e-12 * left, 0.0)
+    value, room, spare = program.value, program.room, program.spare
+    nothing = np.where(np.isfinite(spare), 1e-12 * spare, 0.0)
     raised = np.zeros(len(value))
     while True:
         with np.errstate(divide="ignore", invalid="ignore"):
-            part = np.where(program.cost > 0, program.cost / left[:, None], 0.0).max(axis=0)
-            gain = np.where(raised < room, value / part, 0.0)  # 0 where nothing is left
+            share = np.where(program.cost > 0, program.cost / spare[:, None], 0.0).max(axis=0)
+            gain = np.where(raised < room, value / share, 0.0)  # 0 where nothing is left
             if not gain.max(initial=0.0) > 0:
                 return Solution(program.least + raised, None)
             job = np.argmax(gain)
-            step = min(1 / program.cost[0, job], 1 / part[job])
+            step = min(1 / program.cost[0, job], 1 / share[job])
         step = min(step, room[job] - raised[job])
         full = raised[job] + step >= room[job] * (1 - 1e-12)
         raised[job] = room[job] if full else raised[job] + step
-        left = left - program.cost[:, job] * step
-        left[left <= nothing] = 0.0
+        spare = spare - program.cost[:, job] * step
+        spare[spare <= nothing] = 0.0
 
 
 def row(name: str, value: float, unit: str, published: float | None = None) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def bound(program: Program, prices: np.ndarray) -> float:
     gain = np.maximum(0.0, program.value - prices @ program.cost)
     paid = prices > 0  # what is left may be infinite where it has no price
     return float(
-        program.value @ program.least + prices[paid] @ program.left[paid] + gain @ program.room
+        program.value @ program.least + prices[paid] @ program.spare[paid] + gain @ program.room
     )
 
 

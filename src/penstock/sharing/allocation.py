@@ -82,10 +82,10 @@ class Program:
         return self.most - self.least
 
     @property
-    def left(self) -> Float:
+    def spare(self) -> Float:
         """Amount of each resource that the floors leave."""
-        left: Float = np.maximum(0.0, self.limit - self.cost @ self.least)
-        return left
+        spare: Float = np.maximum(0.0, self.limit - self.cost @ self.least)
+        return spare
 
 
 class Solution(NamedTuple):
@@ -116,7 +116,7 @@ def solve_exactly(program: Program) -> Solution:
     proportions.
     """
     first, second = program.cost
-    enough = program.left[1]
+    enough = program.spare[1]
     ties = _find_ties(program)
     edges = np.concatenate([[0.0], ties])
     inside = np.append((edges[:-1] + edges[1:]) / 2, 2 * edges[-1])  # a price in each interval
@@ -139,7 +139,7 @@ def solve_exactly(program: Program) -> Solution:
     density = worth[paid] / first[paid]
     order = np.argsort(-density, kind="stable")
     filled = np.cumsum((first * program.room)[paid][order])
-    over = filled > program.left[0]
+    over = filled > program.spare[0]
     other = density[order][np.argmax(over)] if over.any() else 0.0
     return Solution(program.least + raised, np.array([other, price]))
 
@@ -166,11 +166,11 @@ def _fill(program: Program, price: float) -> Float:
     wanted = np.where(worth > 0, program.room, 0.0)
     order = np.argsort(-density, kind="stable")
     need = (first * wanted)[order]
-    got = np.clip(program.left[0] - (np.cumsum(need) - need), 0.0, need)
-    part = np.ones(len(need))
-    np.divide(got, need, out=part, where=need > 0)
+    got = np.clip(program.spare[0] - (np.cumsum(need) - need), 0.0, need)
+    fraction = np.ones(len(need))
+    np.divide(got, need, out=fraction, where=need > 0)
     raised = np.empty(len(need))
-    raised[order] = wanted[order] * part
+    raised[order] = wanted[order] * fraction
     return raised
 
 
@@ -350,9 +350,9 @@ class _Mix:
         total = used.sum(axis=1, keepdims=True)
         limit = np.broadcast_to(self.limit[:, None], used.shape)
         even = np.full_like(used, 1 / max(1, len(self.jobs)))
-        part = np.divide(used, total, out=even.copy(), where=total > 0)
-        left = np.subtract(limit, total, out=limit.copy(), where=np.isfinite(limit))
-        spare = np.where(np.isfinite(limit), np.maximum(0.0, left) * (part + even) / 2, math.inf)
+        share = np.divide(used, total, out=even.copy(), where=total > 0)
+        rest = np.subtract(limit, total, out=limit.copy(), where=np.isfinite(limit))
+        spare = np.where(np.isfinite(limit), np.maximum(0.0, rest) * (share + even) / 2, math.inf)
         # Where numbers are absurd, rounding may have used more than there is.
         fits = np.divide(limit, total, out=np.ones_like(used), where=total > limit)
         spread: Float = used * fits + spare
@@ -382,7 +382,7 @@ def _raise_floors(program: Program, remaining: Float) -> tuple[Program, Float]:
     the greatest of linear functions of t, one for each number of jobs above their floor, lowest
     floor by remaining first.
     """
-    part = float((program.most / remaining).min(initial=math.inf))
+    share = float((program.most / remaining).min(initial=math.inf))
     prices = np.zeros(2)
     order = np.argsort(program.least / remaining, kind="stable")
     for resource in np.flatnonzero(np.isfinite(program.limit)):
@@ -391,12 +391,12 @@ def _raise_floors(program: Program, remaining: Float) -> tuple[Program, Float]:
         at_floor = cost * program.least[order]
         fixed = at_floor.sum() - np.cumsum(at_floor)
         rising = slope > 0
-        parts = (program.limit[resource] - fixed[rising]) / slope[rising]
-        if parts.min(initial=math.inf) < part:
-            part = float(parts.min())
+        shares = (program.limit[resource] - fixed[rising]) / slope[rising]
+        if shares.min(initial=math.inf) < share:
+            share = float(shares.min())
             prices[:] = 0.0
-            prices[resource] = 1 / slope[rising][np.argmin(parts)]
+            prices[resource] = 1 / slope[rising][np.argmin(shares)]
     if not len(remaining):
         return program, prices
-    least = np.minimum(program.most, np.maximum(program.least, part * remaining))
+    least = np.minimum(program.most, np.maximum(program.least, share * remaining))
     return replace(program, least=least), prices

@@ -285,8 +285,8 @@ def find_call(path: str | None) -> tuple[Call | None, str]:
     if usual is None:
         return None, ""
     place = usual if path is None else Path(path)
-    own = path is None and "PENSTOCK_BROKER" not in os.environ
-    return call_by_path(place, own=own), str(place)
+    is_usual = path is None and "PENSTOCK_BROKER" not in os.environ
+    return call_by_path(place, is_usual=is_usual), str(place)
 
 
 def call_by_network(address: Address, key: bytes) -> Call:
@@ -301,11 +301,11 @@ def call_by_network(address: Address, key: bytes) -> Call:
     return call
 
 
-def call_by_path(path: Path, *, own: bool) -> Call:
+def call_by_path(path: Path, *, is_usual: bool) -> Call:
     """Return a function that connects to the broker of this host.
 
-    The function raises WireError for a broker of a user other than this one and root, if `own`, or
-    if further users could have put the socket there.
+    The function raises WireError for a broker of a user other than this one and root, in the
+    usual place, or if further users could have put the socket there.
     """
 
     def call() -> Lines | None:
@@ -319,8 +319,8 @@ def call_by_path(path: Path, *, own: bool) -> Call:
             return None
         user = read_peer(connection).user
         if user not in (os.getuid(), 0):
-            folder = None if own else _find_open_folder(path, user)
-            if own or folder is not None:
+            folder = None if is_usual else _find_open_folder(path, user)
+            if is_usual or folder is not None:
                 connection.close()
                 where = (
                     f"and other users may write to {folder}" if folder else "in this user's place"

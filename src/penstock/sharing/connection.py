@@ -246,9 +246,9 @@ class Address:
 
     def __post_init__(self) -> None:
         try:
-            parts = urlsplit(self.text)
-            host, port = parts.hostname, parts.port
-            is_address = parts.scheme == "tcp" and not (parts.path or parts.query or parts.fragment)
+            url = urlsplit(self.text)
+            host, port = url.hostname, url.port
+            is_address = url.scheme == "tcp" and not (url.path or url.query or url.fragment)
         except (ValueError, AttributeError, TypeError):  # no text
             is_address = False
         if not (is_address and host and port is not None):

@@ -34,13 +34,13 @@ class LeasedBudget:
     counters:  method of the loader, called a few times a second at most.
     name:      of the loader, for people.
     place:     of its process. Ranks of one job on this host share the job's part.
-    own:       the loader's own budget.
+    budget:    the loader's own.
     """
 
     def __init__(
-        self, counters: Callable[[], Counters], name: str, place: Place, own: Budget
+        self, counters: Callable[[], Counters], name: str, place: Place, budget: Budget
     ) -> None:
-        self.own = own
+        self.own = budget
         self._counters = weakref.WeakMethod(counters)  # loaders end with their last reference
         self._tenant = Tenant(name_job(place, os.environ), place.rank, name)
         self._profiler = Profiler()

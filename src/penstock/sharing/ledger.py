@@ -281,15 +281,15 @@ class Ledger:
         assert job.share is not None
         active = len(job.active)
         for member in job.members.values():
-            part = 1 / len(job.members)
+            fraction = 1 / len(job.members)
             if active:
                 silent = len(job.members) - active
-                part = (_standby if member.silent else 1.0) / (active + _standby * silent)
+                fraction = (_standby if member.silent else 1.0) / (active + _standby * silent)
             member.lease = Lease(
-                cores=part * job.share.workers,
-                bytes_per_s=encode_rate(part * job.share.bytes_per_s),
-                floor_cores=part * self._even.workers,
-                floor_bytes_per_s=encode_rate(part * self._even.bytes_per_s),
+                cores=fraction * job.share.workers,
+                bytes_per_s=encode_rate(fraction * job.share.bytes_per_s),
+                floor_cores=fraction * self._even.workers,
+                floor_bytes_per_s=encode_rate(fraction * self._even.bytes_per_s),
                 lasts_s=member.patience_s(self.terms),
             )
             member.leased_s = -math.inf
@@ -376,11 +376,11 @@ def _mix_even(
     shares, predictions = list(proposed.shares), list(proposed.predictions)
     cores = _deal_all([shares[row].workers for row in rows], even.workers)
     rates = _deal_all([shares[row].bytes_per_s for row in rows], even.bytes_per_s)
-    for row, held, rate in zip(rows, cores, rates, strict=True):
+    for row, workers, rate in zip(rows, cores, rates, strict=True):
         profile, named = profiles[row], predictions[row]
         assert profile is not None
         assert named is not None
-        shares[row] = replace(shares[row], workers=held, bytes_per_s=rate)
+        shares[row] = replace(shares[row], workers=workers, bytes_per_s=rate)
         prediction = predict(profile, shares[row])
         if "model" not in (prediction.binding, named.binding):
             prediction = prediction._replace(binding=named.binding)
@@ -395,12 +395,12 @@ def _mix_even(
     )
 
 
-def _deal_all(held: Sequence[float], even: float) -> list[float]:
+def _deal_all(amounts: Sequence[float], even: float) -> list[float]:
     """Deal all of one resource to these: `even` times their number."""
     if even == math.inf:
-        return [even] * len(held)
-    left = even - math.fsum(held) / max(1, len(held))
-    return [(1 - _least) * (amount + max(0.0, left)) + _least * even for amount in held]
+        return [even] * len(amounts)
+    spare = even - math.fsum(amounts) / max(1, len(amounts))
+    return [(1 - _least) * (amount + max(0.0, spare)) + _least * even for amount in amounts]
 
 
 def _is_different(one: Share, other: Share) -> bool:
