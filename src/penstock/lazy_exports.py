@@ -33,9 +33,9 @@ def find_platform_fault(
         name = {"darwin": "macOS", "win32": "Windows", "cygwin": "Cygwin"}.get(system, system)
         return f"penstock needs Linux and this is {name}: {_ELSEWHERE}"
     if version < PYTHON_MIN:
-        wanted, found = (".".join(map(str, each[:2])) for each in (PYTHON_MIN, version))
+        wanted, actual = (".".join(map(str, numbers[:2])) for numbers in (PYTHON_MIN, version))
         return (
-            f"penstock needs Python {wanted} or later and this is {found}: "
+            f"penstock needs Python {wanted} or later and this is {actual}: "
             f"make an environment of a newer one, python{wanted} -m venv"
         )
     if implementation != "cpython":
@@ -65,9 +65,9 @@ def explain_import_error(name: str, reason: str) -> str:
         )
     if "the compiled part" in reason:
         return reason  # said already
-    found = ".".join(map(str, sys.version_info[:3]))
+    python = ".".join(map(str, sys.version_info[:3]))
     return (
-        f"{name}, the compiled part of penstock, cannot be loaded by Python {found} "
+        f"{name}, the compiled part of penstock, cannot be loaded by Python {python} "
         f"({reason}): install penstock again with this Python, "
         f"python -m pip install --force-reinstall --no-deps penstock"
     )

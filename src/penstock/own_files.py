@@ -27,16 +27,16 @@ def open_own(path: str, flags: int, mode: int = 0o666, *, device: bool = False) 
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
             raise
-        found = "a symbolic link" if error.errno == errno.ELOOP else "no regular file"
-        raise _build_foreign_error(path, found) from None
+        kind = "a symbolic link" if error.errno == errno.ELOOP else "no regular file"
+        raise _build_foreign_error(path, kind) from None
     status = os.fstat(file)
     if device and stat.S_ISCHR(status.st_mode):
         return file
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(file)
         is_file = stat.S_ISREG(status.st_mode)
-        found = f"one of {status.st_nlink} names of a file" if is_file else "no regular file"
-        raise _build_foreign_error(path, found)
+        kind = f"one of {status.st_nlink} names of a file" if is_file else "no regular file"
+        raise _build_foreign_error(path, kind)
     return file
 
 
@@ -56,9 +56,9 @@ def check_own_folder(path: str) -> None:
         raise _build_foreign_error(path, "a symbolic link" if is_link else "no folder")
 
 
-def _build_foreign_error(path: str, found: str) -> UsageError:
+def _build_foreign_error(path: str, kind: str) -> UsageError:
     return UsageError(
-        f"{path} is {found}, which penstock does not make there, so nothing is written to it: "
+        f"{path} is {kind}, which penstock does not make there, so nothing is written to it: "
         f"remove it, or use a folder that only this user may write to"
     )
 

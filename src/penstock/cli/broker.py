@@ -167,11 +167,11 @@ def top(
 def render_state(state: State, width: int) -> rich.console.RenderableType:
     """Render the state as a table of at most so many columns of text, with lines below it."""
     jobs = state["jobs"]
-    parts: list[rich.console.RenderableType] = []
+    blocks: list[rich.console.RenderableType] = []
     if jobs:
-        parts.append(_make_table(jobs, width))
-    parts += [rich.text.Text(line) for line in describe_state(state)]
-    return rich.console.Group(*parts)
+        blocks.append(_make_table(jobs, width))
+    blocks += [rich.text.Text(line) for line in describe_state(state)]
+    return rich.console.Group(*blocks)
 
 
 _Cell = Callable[[dict[str, Any]], str]
@@ -198,10 +198,10 @@ def _make_table(jobs: Sequence[dict[str, Any]], width: int) -> rich.table.Table:
         table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
         columns = [column for column in _COLUMNS if column[1] <= least]
         for heading, _, _ in columns:
-            left = heading in ("job", "standing", "ranks", "processes", "waits for")
+            is_text = heading in ("job", "standing", "ranks", "processes", "waits for")
             table.add_column(
                 heading,
-                justify="left" if left else "right",
+                justify="left" if is_text else "right",
                 no_wrap=True,
                 max_width=_name_columns if heading == "job" else None,
             )

@@ -59,15 +59,15 @@ def list_checkpoints(folder: Place, as_json: AsJson = False) -> None:
 
     place = open_repository(folder)
     rows = [_describe_entry(place, entry) for entry in place.entries()]
-    left = [os.path.basename(path) for path in place.leftovers()]
+    leftovers = [os.path.basename(path) for path in place.leftovers()]
     if as_json:
-        console.print_json({"folder": place.path, "checkpoints": rows, "leftovers": left})
+        console.print_json({"folder": place.path, "checkpoints": rows, "leftovers": leftovers})
         return
     if not rows:
         console.show(f"no checkpoint in {console.escape(place.path)}")
     else:
         _show_entries(rows)
-    for name in left:
+    for name in leftovers:
         console.show(f"{console.escape(name)}: on its way, or left by a job that was killed")
 
 
@@ -146,7 +146,7 @@ def prune(
     lock = place.lock() if collecting and not dry_run else None
     try:
         gone = [entry.path for entry in list_old(place, keep)]
-        left = place.leftovers()
+        unfinished = place.leftovers()
         if not dry_run:
             delete_old(place, keep)
         if lock is not None:
@@ -154,18 +154,18 @@ def prune(
     finally:
         if lock is not None:
             lock.close()
-    going = gone + (left if collecting else [])
+    going = gone + (unfinished if collecting else [])
     for path in going:
         said = "would be removed" if dry_run else "is removed"
         if not dry_run and os.path.exists(path):
             said = "is no checkpoint any more, but holds files of others"
         console.show(f"{console.escape(os.path.basename(path))} {said}")
-    for path in () if collecting else left:
+    for path in () if collecting else unfinished:
         console.show(
             f"{console.escape(os.path.basename(path))} stays: a job may be writing it; where none"
             " is, add --leftovers"
         )
-    if not going and (collecting or not left):
+    if not going and (collecting or not unfinished):
         console.show("there is nothing to remove")
 
 

@@ -48,12 +48,12 @@ _STARTS_AGAIN = "nothing was written, and the same command starts again"
 
 
 @contextmanager
-def explain_interrupt(left: str = _STARTS_AGAIN) -> Iterator[None]:
+def explain_interrupt(state: str = _STARTS_AGAIN) -> Iterator[None]:
     """Say what a command has left if Ctrl-C stops it; also a decorator of commands."""
     try:
         yield
     except KeyboardInterrupt:
-        print(f"penstock: stopped: {left}", file=sys.stderr)
+        print(f"penstock: stopped: {state}", file=sys.stderr)
         raise
 
 
@@ -77,14 +77,14 @@ class _Pace(rich.progress.ProgressColumn):
         done = count(task.completed)
         if task.total is not None:
             done += f" of {count(task.total)}"
-        parts = [done if is_bytes else f"{done} {self._of}"]
+        phrases = [done if is_bytes else f"{done} {self._of}"]
         if speed := task.finished_speed or task.speed:
-            parts.append(f"{format_bytes(speed) if is_bytes else number(speed)}/s")
+            phrases.append(f"{format_bytes(speed) if is_bytes else number(speed)}/s")
         if task.time_remaining is not None:
-            parts.append(f"{duration(task.time_remaining)} left")
+            phrases.append(f"{duration(task.time_remaining)} left")
         else:
-            parts.append(duration(task.elapsed or 0.0))
-        return rich.text.Text(", ".join(parts))
+            phrases.append(duration(task.elapsed or 0.0))
+        return rich.text.Text(", ".join(phrases))
 
 
 @contextmanager

@@ -13,13 +13,13 @@ def parse_bytes(text: str) -> float:
 
     Raises ValueError for other texts.
     """
-    parts = re.fullmatch(
+    match = re.fullmatch(
         rf"\s*(\d+(?:\.\d*)?(?:e\d+)?)\s*(?:([{_PREFIXES}])(i?))?B?(?:/s)?\s*", text, re.IGNORECASE
     )
-    if parts is None:
+    if match is None:
         raise ValueError("use a number of bytes or a text such as 200GB or 4GiB/s")
-    power = 0 if parts[2] is None else 1 + _PREFIXES.upper().index(parts[2].upper())
-    return float(parts[1]) * float((1024 if parts[3] else 1000) ** power)
+    power = 0 if match[2] is None else 1 + _PREFIXES.upper().index(match[2].upper())
+    return float(match[1]) * float((1024 if match[3] else 1000) ** power)
 
 
 def format_bytes(count: float) -> str:

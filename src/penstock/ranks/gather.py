@@ -147,8 +147,8 @@ def _find_mpi_gather(place: Place) -> Gather:
         raise UsageError(
             f"{place.world_size} ranks of MPI need mpi4py ({error}): install it"
         ) from None
-    if (found := MPI.COMM_WORLD.Get_size()) != place.world_size:
-        raise UsageError(f"MPI has {found} ranks, not {place.world_size}: use mpi4py's mpiexec")
+    if (size := MPI.COMM_WORLD.Get_size()) != place.world_size:
+        raise UsageError(f"MPI has {size} ranks, not {place.world_size}: use mpi4py's mpiexec")
     return _exchange_by_mpi
 
 

@@ -464,8 +464,8 @@ class EngineSuite(Suite):
             for reading in readings:
                 engine.submit(reading.requests, reading.buffers)
             engine.close()
-            left = [reading.buffers[0].copy() for reading in readings]
-            for reading, buffer in zip(readings, left, strict=True):
+            copies = [reading.buffers[0].copy() for reading in readings]
+            for reading, buffer in zip(readings, copies, strict=True):
                 np.testing.assert_array_equal(reading.buffers[0], buffer)
             watched = [weakref.ref(reading.buffers.pop()) for reading in readings]
             gc.collect()

@@ -349,8 +349,8 @@ class FormatSuite(Suite):
 def _list_fields(dataset: Dataset) -> list[Any]:
     """Return the fields, with codecs by value."""
     return [
-        (part.name, part.dtype, part.shape, part.codec and (part.codec.name, part.codec.options))
-        for part in dataset.fields
+        (item.name, item.dtype, item.shape, item.codec and (item.codec.name, item.codec.options))
+        for item in dataset.fields
     ]
 
 

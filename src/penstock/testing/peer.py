@@ -391,14 +391,14 @@ class PeerSuite(Suite):
     @pytest.mark.parametrize("name", _no_answers)
     def test_bad_answers(self, name: str) -> None:
         """An impossible answer is refused, and the request can still be answered."""
-        parts, refused = _no_answers[name]
+        answered, refused = _no_answers[name]
         fetching = Fetching([10, 10, 10])
         with self.opened() as peers:
             ticket = fetching.submit(peers[0])
             (request,) = requested(peers, 1)
             refused = refused if isinstance(refused, np.ndarray) else np.array(refused, np.int64)
             with pytest.raises(UsageError):
-                peers[1].answer(request.number, parts, refused)
+                peers[1].answer(request.number, answered, refused)
             fetching.answer(peers[1], request)
             with pytest.raises(UsageError, match="answer each request once"):
                 fetching.answer(peers[1], request)
@@ -547,9 +547,9 @@ class PeerSuite(Suite):
                 fetching.answer(peers[1], request)
             peers[1].step(0)
             peers[0].close()
-            left = [fetching.buffers[0].copy() for fetching in fetchings]
+            copies = [fetching.buffers[0].copy() for fetching in fetchings]
             peers[1].step(0)
-            for fetching, buffer in zip(fetchings, left, strict=True):
+            for fetching, buffer in zip(fetchings, copies, strict=True):
                 np.testing.assert_array_equal(fetching.buffers[0], buffer)
             watched = [weakref.ref(fetching.buffers[0]) for fetching in fetchings]
             del fetchings, fetching

@@ -92,16 +92,16 @@ class Data(_lightning.LightningDataModule):  # type: ignore[misc]
 
 def _name_loaders(loaders: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(loaders, Mapping | list | tuple):
-        parts = loaders.items() if isinstance(loaders, Mapping) else enumerate(loaders)
-        for key, part in parts:
-            yield from _name_loaders(part, f"{name}[{key!r}]")
+        items = loaders.items() if isinstance(loaders, Mapping) else enumerate(loaders)
+        for key, loader in items:
+            yield from _name_loaders(loader, f"{name}[{key!r}]")
     else:
         yield name, loaders
 
 
 def _replace_loaders(loaders: Any, make: Any) -> Any:
     if isinstance(loaders, Mapping):
-        return {key: _replace_loaders(part, make) for key, part in loaders.items()}
+        return {key: _replace_loaders(loader, make) for key, loader in loaders.items()}
     if isinstance(loaders, list | tuple):
         return [_replace_loaders(loader, make) for loader in loaders]
     return make(loaders)

@@ -81,10 +81,10 @@ class DataSource(ray.data.Datasource):
     ) -> list[ray.data.ReadTask]:
         """Return tasks that read a stretch each."""
         count, mean_bytes = len(self._dataset), self._dataset.index.mean_bytes
-        parts = max(1, min(parallelism, count))
+        task_count = max(1, min(parallelism, count))
         tasks = []
-        for part in range(parts):
-            first, end = count * part // parts, count * (part + 1) // parts
+        for task in range(task_count):
+            first, end = count * task // task_count, count * (task + 1) // task_count
             metadata = BlockMetadata(end - first, int((end - first) * mean_bytes), None, None)
             read = functools.partial(_read_blocks, self._dataset, first, end)
             tasks.append(ray.data.ReadTask(read, metadata, per_task_row_limit=per_task_row_limit))
