@@ -246,9 +246,9 @@ def _add_up_pss(pids: list[int]) -> int | None:
 
 
 def _measure_cpu_s(pids: list[int]) -> float | None:
-    own = resource.getrusage(resource.RUSAGE_SELF)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
+    seconds = usage.ru_utime + usage.ru_stime + ended.ru_utime + ended.ru_stime
     for pid in pids:
         text = _read_text(f"/proc/{pid}/stat")
         if text is None:

@@ -252,12 +252,12 @@ def _run_rank(
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != starter:
             os._exit(1)
-        own = [root for root, _ in links] if rank == 0 else [links[rank - 1][1]]
+        rank_links = [root for root, _ in links] if rank == 0 else [links[rank - 1][1]]
         sender = reports[rank][1]
         for end in (end for pair in (*links, *reports) for end in pair):
-            if end is not sender and not any(end is link for link in own):
+            if end is not sender and not any(end is link for link in rank_links):
                 end.close()
-        crew = Linked(rank, own, Barrier(page, rank, ranks), ranks)
+        crew = Linked(rank, rank_links, Barrier(page, rank, ranks), ranks)
         try:
             result = work(crew)
             _flush_output()
@@ -286,11 +286,11 @@ def _describe_error(rank: int, ranks: int, error: BaseException) -> PenstockErro
 def _supervise(pids: list[int], receivers: list[Connection]) -> Any:
     """Wait for all ranks; return rank 0's result, or raise the error of the first that fails."""
     result: Any = None
-    left = list(receivers)
-    while left:
-        for ready in wait(left):
-            receiver = next(pipe for pipe in left if pipe is ready)
-            left.remove(receiver)
+    pending = list(receivers)
+    while pending:
+        for ready in wait(pending):
+            receiver = next(pipe for pipe in pending if pipe is ready)
+            pending.remove(receiver)
             rank = receivers.index(receiver)
             try:
                 error, rank_result = receiver.recv()
@@ -317,16 +317,16 @@ def _explain_death(rank: int, ranks: int, pid: int) -> WorkerError:
 def _end(pids: list[int]) -> None:
     """End the remaining ranks and their workers; return when they have ended."""
     deadline_s = time.monotonic() + _GRACE_S
-    left = list(pids)
+    alive = list(pids)
     for sent in (None, signal.SIGTERM, signal.SIGKILL):
-        for pid in left if sent is not None else ():
+        for pid in alive if sent is not None else ():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, sent or 0)
-        while left and (sent is not signal.SIGTERM or time.monotonic() < deadline_s):
-            left = [pid for pid in left if not _has_ended(pid)]
+        while alive and (sent is not signal.SIGTERM or time.monotonic() < deadline_s):
+            alive = [pid for pid in alive if not _has_ended(pid)]
             if sent is None:
                 break
-            time.sleep(0.005 if left else 0)
+            time.sleep(0.005 if alive else 0)
     for pid in pids:  # workers that outlived their rank
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)

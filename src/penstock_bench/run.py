@@ -97,21 +97,21 @@ class BenchJob:
     def epochs(self, ranks: int) -> list[int]:
         """Steps of each training epoch. total_training_steps is of all of them; in DLIO of each."""
         train, steps = self.workload.train, self.steps("train", ranks)
-        left = train.total_training_steps
-        if left is None:
+        wanted = train.total_training_steps
+        if wanted is None:
             return [steps] * train.epochs
         available = steps if self.compat else steps * train.epochs
-        if left > available and self.limit is None:
+        if wanted > available and self.limit is None:
             raise UsageError(
-                f"train.total_training_steps: asked {left:,} steps, the data holds {steps:,} per "
+                f"train.total_training_steps: asked {wanted:,} steps, the data holds {steps:,} per "
                 f"epoch x {train.epochs} epochs"
             )
         if self.compat:
-            return [min(steps, left)] * train.epochs
+            return [min(steps, wanted)] * train.epochs
         lengths: list[int] = []
-        while left > 0 and len(lengths) < train.epochs:
-            lengths.append(min(steps, left))
-            left -= lengths[-1]
+        while wanted > 0 and len(lengths) < train.epochs:
+            lengths.append(min(steps, wanted))
+            wanted -= lengths[-1]
         return lengths
 
     def task(self, part: str, crew: Crew) -> DeliveryTask:
@@ -194,7 +194,7 @@ def run_workload(job: BenchJob, crew: Crew) -> list[Walks] | None:
                 contender.close()
         crew.barrier()
     control = runner.control() if job.control else None
-    own = Walks(
+    walks = Walks(
         rank=crew.rank,
         hosts=crew.hosts,
         seed=job.seed,
@@ -206,7 +206,7 @@ def run_workload(job: BenchJob, crew: Crew) -> list[Walks] | None:
         peak_rss_bytes=used.peak_rss,
         pss_bytes=used.pss,
     )
-    return crew.gather(own)
+    return crew.gather(walks)
 
 
 @contextmanager

@@ -233,9 +233,9 @@ def _is_blob(model: ModelSpec) -> bool:
 
 def _choose_layers(model: ModelSpec, at: Coordinates) -> range:
     """The layers of a stage; the first stages have one more if they do not divide evenly."""
-    each, more = divmod(max(0, model.num_layers), at.pipeline)
-    first = 1 + at.stage * each + min(at.stage, more)
-    end = first + each + (at.stage < more)
+    layers, more = divmod(max(0, model.num_layers), at.pipeline)
+    first = 1 + at.stage * layers + min(at.stage, more)
+    end = first + layers + (at.stage < more)
     if model.num_layers > 0 and not model.layer_parameters:  # lengths that are given have no ends
         first = 0 if at.stage == 0 else first
         end = end + 2 if at.stage == at.pipeline - 1 else end

@@ -52,17 +52,17 @@ def compare(
 
     check_writable(html)
     values = [read_record(path) for path in results]
-    found = recorded.records(values, [str(path) for path in results])
-    runs = [run for record in found for run in record.runs]
+    records = recorded.records(values, [str(path) for path in results])
+    runs = [run for record in records for run in record.runs]
     if len(runs) < 2:
         raise UsageError(f"{results[0]} holds one run: name another result to compare it with")
-    unlike = comparing.find_differences(found)
+    unlike = comparing.find_differences(records)
     serious = [difference for difference in unlike if difference.serious]
     if serious and not force:
         said = "; ".join(map(str, serious[:_SHOWN]))
         more = f"; and {len(serious) - _SHOWN} more" if len(serious) > _SHOWN else ""
         raise UsageError(f"{said}{more}: compare runs of one workload, or give --force")
-    for record in found:
+    for record in records:
         for note in record.values.get("notes") or ():
             console.say(f"{record.name}: {note}")
     for difference in unlike:

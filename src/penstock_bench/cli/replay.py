@@ -78,26 +78,26 @@ def replay(
         raise UsageError(f"--cache is {cache!r}: use cold, warm or as-is")
     if sparse and synthesize is None:
         raise UsageError("--sparse is for files that --synthesize makes: give it a folder")
-    found = traces.load(*paths)
-    if found.count == 0:
+    trace = traces.load(*paths)
+    if trace.count == 0:
         raise UsageError(f"{paths[0]} holds no operations: there is nothing to replay")
-    files = _place_files(found, root or [], synthesize, sparse)
-    results: dict[str, Any] = {"recorded": replays.collect_recorded(found)}
+    files = _place_files(trace, root or [], synthesize, sparse)
+    results: dict[str, Any] = {"recorded": replays.collect_recorded(trace)}
     resident: dict[str, float] = {}
     if by != "penstock":
         resident["pread"] = prepare_page_cache(files, cache)
         with console.show_progress("Replaying by pread", "operations") as progress:
-            results["pread"] = replays.replay(found, files, speed=pace, progress=progress)
+            results["pread"] = replays.replay(trace, files, speed=pace, progress=progress)
     if by != "pread":
         resident["penstock"] = prepare_page_cache(files, cache)
         with console.show_progress("Replaying by penstock", "operations") as progress:
             results["penstock"] = replay_engine.replay_merged(
-                found, files, speed=pace, progress=progress
+                trace, files, speed=pace, progress=progress
             )
     if as_json:
-        console.print_json(_replay_values(found, speed, cache, results, resident))
+        console.print_json(_replay_values(trace, speed, cache, results, resident))
     else:
-        _show(found, speed, results, resident)
+        _show(trace, speed, results, resident)
     here = results.get("pread")
     if here is not None and here.failed:
         raise SystemExit(1)
@@ -115,17 +115,17 @@ def _parse_speed(text: str) -> float | None:
     return speed
 
 
-def _place_files(found: Trace, roots: list[str], synthesize: str | None, sparse: bool) -> list[str]:
+def _place_files(trace: Trace, roots: list[str], synthesize: str | None, sparse: bool) -> list[str]:
     """Paths of the job's files here; MissingError unless all that it found are there."""
     from ..traces import replay as replays
 
-    names = [found.names[number] for number in range(len(found.names))]
+    names = [trace.names[number] for number in range(len(trace.names))]
     paths = replays.map_paths(names, [replays.parse_root(root) for root in roots])
-    wanted, read = replays.find_used(found)
+    wanted, read = replays.find_used(trace)
     if synthesize is not None:
         paths = replays.place_below(paths, synthesize)
         with console.show_progress(f"Making files in {synthesize}", "bytes") as progress:
-            replays.synthesize(paths, found.sizes, wanted, sparse=sparse, progress=progress)
+            replays.synthesize(paths, trace.sizes, wanted, sparse=sparse, progress=progress)
     replays.check_files(paths, read)
     return paths
 
@@ -140,12 +140,12 @@ def prepare_page_cache(paths: list[str], cache: str) -> float:
     if cache == "warm":
         with console.show_progress("Reading files once") as progress:
             replays.read_once(there, progress)
-    found = page_cache.evict(there) if cache == "cold" else page_cache.measure_residency(there)
-    return -1.0 if found is None else found.fraction
+    cached = page_cache.evict(there) if cache == "cold" else page_cache.measure_residency(there)
+    return -1.0 if cached is None else cached.fraction
 
 
 def _replay_values(
-    found: Trace, speed: str, cache: str, results: dict[str, Any], resident: dict[str, float]
+    trace: Trace, speed: str, cache: str, results: dict[str, Any], resident: dict[str, float]
 ) -> dict[str, Any]:
     def of(outcome: ReplayOutcome | Merged) -> dict[str, Any]:
         values = dict(vars(outcome))
@@ -157,7 +157,7 @@ def _replay_values(
         return values
 
     return {
-        "source": found.source,
+        "source": trace.source,
         "speed": speed,
         "cache": cache,
         "resident_before": resident,
@@ -165,33 +165,33 @@ def _replay_values(
     }
 
 
-def _show(found: Trace, speed: str, results: dict[str, Any], resident: dict[str, float]) -> None:
+def _show(trace: Trace, speed: str, results: dict[str, Any], resident: dict[str, float]) -> None:
     recorded: ReplayOutcome = results["recorded"]
     here: ReplayOutcome | None = results.get("pread")
     merged: Merged | None = results.get("penstock")
-    title = f"{found.source}: {recorded.reads:,} reads by {recorded.threads:,} threads"
+    title = f"{trace.source}: {recorded.reads:,} reads by {recorded.threads:,} threads"
     columns = ["in the job"]
     columns += ["by pread"] * (here is not None) + ["by penstock"] * (merged is not None)
     table = console.make_table("", *columns, right=columns, title=console.escape(title))
     rows: list[tuple[str, Any]] = [
-        ("seconds", lambda each: f"{each.seconds:,.3f}"),
-        ("waited for data, s, all threads", lambda each: f"{each.waited_s:,.3f}"),
-        ("read", lambda each: console.format_bytes(each.bytes)),
-        ("read/s", lambda each: f"{console.format_bytes(each.bytes / (each.seconds or 1))}/s"),
-        ("reads/s", lambda each: f"{each.reads / (each.seconds or 1):,.0f}"),
-        ("reads that storage saw", lambda each: f"{getattr(each, 'runs', each.reads):,}"),
+        ("seconds", lambda run: f"{run.seconds:,.3f}"),
+        ("waited for data, s, all threads", lambda run: f"{run.waited_s:,.3f}"),
+        ("read", lambda run: console.format_bytes(run.bytes)),
+        ("read/s", lambda run: f"{console.format_bytes(run.bytes / (run.seconds or 1))}/s"),
+        ("reads/s", lambda run: f"{run.reads / (run.seconds or 1):,.0f}"),
+        ("reads that storage saw", lambda run: f"{getattr(run, 'runs', run.reads):,}"),
     ]
     for kind in ("read", "open", "stat", "close"):
         if recorded.took[kind].count:
             heads = {50: "median", 99: "99 %", 100: "longest"}
             rows += [(f"{kind}, {head}", _percentile(kind, at)) for at, head in heads.items()]
     for name, cell in rows:
-        cells = [cell(each) for each in (recorded, here, merged) if each is not None]
+        cells = [cell(run) for run in (recorded, here, merged) if run is not None]
         table.add_row(name, *cells)
     console.out.print(table)
-    for name, part in resident.items():
-        if part >= 0:
-            console.show(f"before the replay by {name}, {part:.0%} was in the page cache")
+    for name, share in resident.items():
+        if share >= 0:
+            console.show(f"before the replay by {name}, {share:.0%} was in the page cache")
     if merged is not None:
         more = merged.run_bytes / merged.bytes - 1 if merged.bytes else 0.0
         console.show(
@@ -199,7 +199,7 @@ def _show(found: Trace, speed: str, results: dict[str, Any], resident: dict[str,
             " more bytes; it knows what comes next, as it does of its own orders"
         )
     if here is not None:
-        _show_fidelity(found, speed, recorded, here)
+        _show_fidelity(trace, speed, recorded, here)
 
 
 def _percentile(kind: str, percent: int) -> Any:
@@ -212,7 +212,7 @@ def _percentile(kind: str, percent: int) -> Any:
     return cell
 
 
-def _show_fidelity(found: Trace, speed: str, recorded: ReplayOutcome, here: ReplayOutcome) -> None:
+def _show_fidelity(trace: Trace, speed: str, recorded: ReplayOutcome, here: ReplayOutcome) -> None:
     """Show how far the replay did what the job did."""
     done = sum(took.count for took in here.took.values())
     others = here.failed + here.short + here.differed
@@ -231,7 +231,7 @@ def _show_fidelity(found: Trace, speed: str, recorded: ReplayOutcome, here: Repl
                 "the job did more than this machine can replay on time: read the times as those of"
                 " a busy machine"
             )
-    if found.timing == "shared":
+    if trace.timing == "shared":
         console.say("how long a single read took in the job is an estimate: compare sums")
     if recorded.took["map"].count:
         console.say("what the job read through maps is not replayed: nobody saw it")

@@ -289,18 +289,18 @@ class _Results:
         from ..ranks import launch
 
         def work(crew: Crew) -> tuple[dict[str, Any], int, int]:
-            found = run_checkpoints(workload, crew, compat=compat, **options)
-            return found, crew.ranks, crew.hosts
+            measured = run_checkpoints(workload, crew, compat=compat, **options)
+            return measured, crew.ranks, crew.hosts
 
         done = launch(ranks, work)
         if done is None:
             return
-        found, count, hosts = done
+        measured, count, hosts = done
         from penstock.cli import console
 
-        for name, value in found["dlio"].items():
+        for name, value in measured["dlio"].items():
             console.show(f"{name}: {value:,.4f}")
-        run = {"loader": "checkpoints", "epochs": [], **found}
+        run = {"loader": "checkpoints", "epochs": [], **measured}
         folder = workload.checkpoint.checkpoint_folder
         seed = workload.train.seed
         path = self._record(
@@ -329,7 +329,7 @@ class _Results:
             hosts=first.hosts,
         )  # fmt: skip
         repeated = any(run["repeat"] > 1 for run in self._runs)
-        for (measured, found), run in zip(self._measured, self._runs, strict=True):
+        for (measured, walked), run in zip(self._measured, self._runs, strict=True):
             name = str(run["loader"]).replace(":", ".")
             name = f"{name}-{run['repeat']}" if repeated else name
             folder = self._folder / name if len(self._measured) > 1 else self._folder
@@ -337,7 +337,7 @@ class _Results:
                 dlio.write(
                     folder,
                     measured,
-                    found,
+                    walked,
                     run,
                     config=config,
                     overrides=self._list_overrides(),
@@ -382,8 +382,8 @@ class _Results:
         """Overrides of the workload, as they may be written."""
         from ..workload import hide_secrets
 
-        own = [text for text in self._overrides if not text.lstrip("+~").startswith("hydra.")]
-        return hide_secrets(own)
+        overrides = [text for text in self._overrides if not text.lstrip("+~").startswith("hydra.")]
+        return hide_secrets(overrides)
 
 
 def _show_runs(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
@@ -409,9 +409,9 @@ def _format_runs(runs: list[dict[str, Any]]) -> dict[str, str]:
 
     from ..results.metrics import interval
 
-    run = sorted(runs, key=lambda each: each["samples_per_s"])[(len(runs) - 1) // 2]
-    au, parts, waits = run["au"], run["decomposition"], run["stall_s"]
-    low, high = interval([each["samples_per_s"] for each in runs])
+    run = sorted(runs, key=lambda repeat: repeat["samples_per_s"])[(len(runs) - 1) // 2]
+    au, shares, waits = run["au"], run["decomposition"], run["stall_s"]
+    low, high = interval([repeat["samples_per_s"] for repeat in runs])
     return {
         "samples/s": f"{run['samples_per_s']:,.1f}",
         "95 % of runs' means": f"{low:,.1f} to {high:,.1f}" if len(runs) > 1 else "",
@@ -419,9 +419,9 @@ def _format_runs(runs: list[dict[str, Any]]) -> dict[str, str]:
         "utilisation, %": _percent(au["raw"]),
         "without reading, %": _percent(au["ceiling"]),
         "of that, %": _percent(au["net"]),
-        "waits for storage, %": _percent(parts["storage_wait"]),
-        "waits for ranks, %": _percent(parts["barrier"]),
-        "else, %": _percent(parts["other"]),
+        "waits for storage, %": _percent(shares["storage_wait"]),
+        "waits for ranks, %": _percent(shares["barrier"]),
+        "else, %": _percent(shares["other"]),
         "a batch: median, ms": f"{1e3 * waits['p50']:,.2f}",
         "99th percentile, ms": f"{1e3 * waits['p99']:,.2f}",
         "start, s": f"{run['startup_s'] + run['first_batch_s']:,.2f}",

@@ -94,8 +94,8 @@ def record(
                 "strace recorded nothing: it needs to be allowed to trace (ptrace), and to be 5.6"
                 " or later"
             )
-        found = _import_trace([log], output, under, everything, shlex.join(command))
-    _show_result(found, output)
+        trace = _import_trace([log], output, under, everything, shlex.join(command))
+    _show_result(trace, output)
     raise SystemExit(code)
 
 
@@ -126,8 +126,8 @@ def import_(
     check_writable(output)
     if str(output) in logs:
         raise UsageError(f"{output} would be read and written: give another name with -o")
-    found = _import_trace(logs, output, under, everything)
-    _show_result(found, output)
+    trace = _import_trace(logs, output, under, everything)
+    _show_result(trace, output)
 
 
 @app.command(cls=HelpedCommand)
@@ -147,15 +147,15 @@ def show(
     from ..traces import trace_file as traces
     from ..traces.summary import summarise
 
-    found = traces.load(*paths)
+    trace = traces.load(*paths)
     with console.show_progress("Looking at the trace", "operations") as progress:
-        seen = summarise(found, progress)
+        seen = summarise(trace, progress)
     if as_json:
-        notes = list(found.notes)
-        about = {"source": found.source, "timing": found.timing, "notes": notes}
+        notes = list(trace.notes)
+        about = {"source": trace.source, "timing": trace.timing, "notes": notes}
         console.print_json(about | seen.values())
     else:
-        _show(found, seen)
+        _show(trace, seen)
 
 
 def _run_command(command: list[str]) -> int:
@@ -196,31 +196,31 @@ def _import_trace(
         )  # fmt: skip
 
 
-def _show_result(found: Trace, output: Path) -> None:
-    what = f"{found.count:,} operations on {len(found.names):,} files"
-    threads = counted(len(found.threads), "thread")
+def _show_result(trace: Trace, output: Path) -> None:
+    what = f"{trace.count:,} operations on {len(trace.names):,} files"
+    threads = counted(len(trace.threads), "thread")
     console.show(f"[bold]{console.escape(str(output))}[/]: {what} by {threads}")
-    _show_notes(found)
+    _show_notes(trace)
     console.show(f"look at it: penstock trace show {console.escape(shlex.quote(str(output)))}")
     console.show(f"do it again: penstock bench replay {console.escape(shlex.quote(str(output)))}")
 
 
-def _show_notes(found: Trace) -> None:
-    for note in found.notes:
+def _show_notes(trace: Trace) -> None:
+    for note in trace.notes:
         console.say(note)
-    if found.timing == "shared":
+    if trace.timing == "shared":
         console.say(
             "requests were timed, not each read: how long a single read took is an estimate"
         )
 
 
-def _show(found: Trace, seen: Any) -> None:
+def _show(trace: Trace, seen: Any) -> None:
     show = console.show
     threads = counted(seen.threads, "thread")
-    show(f"[bold]{console.escape(found.source)}[/]: {seen.seconds:,.2f} s, {threads}")
+    show(f"[bold]{console.escape(trace.source)}[/]: {seen.seconds:,.2f} s, {threads}")
     counts = ", ".join(f"{n:,} {kind}" for kind, n in seen.counts.items() if n)
     show(f"operations: {counts or 'none'}" + (f"; {seen.failed:,} failed" * bool(seen.failed)))
-    _show_notes(found)
+    _show_notes(trace)
     if seen.counts["read"] == 0:
         return
     show(
@@ -228,10 +228,10 @@ def _show(found: Trace, seen: Any) -> None:
         f" {console.format_bytes(seen.unique_bytes)} different"
         f" (each {seen.reread:.2f} times); {100 * seen.sequential:.0f} % sequential"
     )
-    each = seen.file_reads[seen.file_reads > 0]
+    reads = seen.file_reads[seen.file_reads > 0]
     show(
-        f"files: {len(each):,} read, with {int(each.min()):,} to {int(each.max()):,} reads each"
-        f" (on average {each.mean():,.1f})"
+        f"files: {len(reads):,} read, with {int(reads.min()):,} to {int(reads.max()):,} reads each"
+        f" (on average {reads.mean():,.1f})"
     )
     if seen.passes is not None:
         all_seen = seen.passes.reads >= seen.counts["read"] - seen.sizes[0] - seen.failed
@@ -251,7 +251,7 @@ def _show(found: Trace, seen: Any) -> None:
         )
     _show_sizes(seen)
     _show_rate(seen)
-    _show_files(found, seen)
+    _show_files(trace, seen)
 
 
 def _show_sizes(seen: Any) -> None:
@@ -275,12 +275,12 @@ def _show_rate(seen: Any) -> None:
         console.show(f"{when:>13} {console.draw_bar(count, rates.max(), _FULL)} {rate}/s")
 
 
-def _show_files(found: Trace, seen: Any) -> None:
+def _show_files(trace: Trace, seen: Any) -> None:
     console.show("\nfiles")
     ranked = [file for file in seen.file_bytes.argsort()[::-1].tolist() if seen.file_bytes[file]]
     for file in ranked[:_SHOWN]:
         size = console.format_bytes(int(seen.file_bytes[file]))
-        name = console.escape(found.names[file])
+        name = console.escape(trace.names[file])
         console.show(f"{size:>13} in {seen.file_reads[file]:,} reads: {name}")
     if len(ranked) > _SHOWN:
         console.show(f"{'...':>13} and {len(ranked) - _SHOWN:,} more")

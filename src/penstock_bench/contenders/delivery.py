@@ -177,14 +177,14 @@ def count_batch(batch: Any, expected: int) -> tuple[int, int]:
     return _count_samples(batch, expected), _count_bytes(batch)
 
 
-def _count_bytes(part: Any) -> int:
-    if isinstance(part, (bytes, bytearray, str)):
-        return len(part.encode() if isinstance(part, str) else part)
-    if isinstance(part, Mapping):
-        return sum(map(_count_bytes, part.values()))
-    if isinstance(part, (list, tuple)):
-        return sum(map(_count_bytes, part))
-    size = getattr(part, "nbytes", 0)
+def _count_bytes(data: Any) -> int:
+    if isinstance(data, (bytes, bytearray, str)):
+        return len(data.encode() if isinstance(data, str) else data)
+    if isinstance(data, Mapping):
+        return sum(map(_count_bytes, data.values()))
+    if isinstance(data, (list, tuple)):
+        return sum(map(_count_bytes, data))
+    size = getattr(data, "nbytes", 0)
     return size if isinstance(size, int) else 0
 
 
@@ -195,26 +195,26 @@ def _count_samples(batch: Any, expected: int) -> int:
     return counts[0] if counts else 1
 
 
-def _guess_counts(part: Any) -> list[int]:
+def _guess_counts(data: Any) -> list[int]:
     """The numbers of samples that it may have, most likely first."""
-    if isinstance(part, Batch):
-        return [len(part.ids)]
-    if isinstance(part, Ragged):
-        return [len(part)]
-    if isinstance(part, Mapping):
-        return [count for value in part.values() for count in _guess_counts(value)]
-    shape = getattr(part, "shape", None)
+    if isinstance(data, Batch):
+        return [len(data.ids)]
+    if isinstance(data, Ragged):
+        return [len(data)]
+    if isinstance(data, Mapping):
+        return [count for value in data.values() for count in _guess_counts(value)]
+    shape = getattr(data, "shape", None)
     if shape is not None:
         return [int(shape[0])] if len(shape) else []
-    if isinstance(part, (list, tuple)) and part:
-        inside = _guess_counts(part[0])
-        fields = isinstance(part, tuple) or len({*map(_guess_count, part)}) == 1 < len(part)
-        return [*inside, len(part)] if fields else [len(part), *inside]
+    if isinstance(data, (list, tuple)) and data:
+        inside = _guess_counts(data[0])
+        fields = isinstance(data, tuple) or len({*map(_guess_count, data)}) == 1 < len(data)
+        return [*inside, len(data)] if fields else [len(data), *inside]
     return []
 
 
-def _guess_count(part: Any) -> int | None:
-    return next(iter(_guess_counts(part)), None)
+def _guess_count(data: Any) -> int | None:
+    return next(iter(_guess_counts(data)), None)
 
 
 def compute_checksums(batch: Any, expected: int) -> list[int]:
@@ -239,8 +239,8 @@ def _iterate_columns(batch: Any, count: int) -> Iterator[Any]:
             if name not in LABELS:
                 yield from _iterate_columns(value, count)
     elif isinstance(batch, (list, tuple)) and not _holds_samples(batch, count):
-        for part in batch:
-            yield from _iterate_columns(part, count)
+        for field in batch:
+            yield from _iterate_columns(field, count)
     else:
         yield batch
 
@@ -250,14 +250,14 @@ def _holds_samples(batch: Any, count: int) -> bool:
     return len(batch) == count and not (count > 1 and {*map(_guess_count, batch)} == {count})
 
 
-def _as_bytes(part: Any) -> Any:
-    if isinstance(part, (bytes, bytearray, memoryview)):
-        return part
-    if isinstance(part, str):
-        return part.encode()
-    if isinstance(part, Mapping):
-        return b"".join(bytes(_as_bytes(value)) for key, value in part.items() if key not in LABELS)
-    if isinstance(part, tuple):
-        return b"".join(bytes(_as_bytes(value)) for value in part)
-    found = np.ascontiguousarray(np.asarray(part))
-    return found.reshape(-1).view(np.uint8)
+def _as_bytes(data: Any) -> Any:
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return data
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, Mapping):
+        return b"".join(bytes(_as_bytes(value)) for key, value in data.items() if key not in LABELS)
+    if isinstance(data, tuple):
+        return b"".join(bytes(_as_bytes(value)) for value in data)
+    array = np.ascontiguousarray(np.asarray(data))
+    return array.reshape(-1).view(np.uint8)

@@ -78,15 +78,15 @@ class Penstock(Contender):
     def _cut(self, sequence: list[int]) -> Iterator[Any]:
         """Batches of the samples of files, each file's in this sequence."""
         size = self._task.batch_size
-        left: list[Any] = []
+        pending: list[Any] = []
         payloads = Payloads(whole=True)
         for batch in self._loader:
             for samples in payloads(batch) if isinstance(batch, Batch) else batch:
                 rows = samples if isinstance(samples, list) else np.moveaxis(samples, -1, 0)
-                left += (rows[k] for k in sequence)
-                while len(left) >= size:
-                    yield stack_samples(left[:size])
-                    del left[:size]
+                pending += (rows[k] for k in sequence)
+                while len(pending) >= size:
+                    yield stack_samples(pending[:size])
+                    del pending[:size]
 
     def close(self) -> None:
         stats = self._loader.stats()
@@ -104,8 +104,8 @@ def open_task(task: DeliveryTask) -> Dataset:
         case "indexed_binary" | "mmap_indexed_binary":
             return _index_places(task, [read_places(path) for path in task.paths])
         case "hdf5":
-            parts = data.hdf5.num_dset_per_record
-            fields = {f"records_{n}": f"records_{n}" for n in range(parts)}
+            count = data.hdf5.num_dset_per_record
+            fields = {f"records_{n}": f"records_{n}" for n in range(count)}
             return _open_format(task, fields=fields, label="", isolate=False)
     return _open_format(task)
 
@@ -218,7 +218,7 @@ class PayloadLayout(NamedTuple):
     def fits(self, files: Bytes) -> bool:
         """True if all of these files (n, bytes) are of this layout."""
         pairs = zip(self.checked, self.head, strict=True)
-        return all(bool((files[:, part] == content).all()) for part, content in pairs)
+        return all(bool((files[:, span] == content).all()) for span, content in pairs)
 
     def array(self, file: Bytes) -> npt.NDArray[Any]:
         """The array in a file's bytes, a view; FormatError if the file is too short."""

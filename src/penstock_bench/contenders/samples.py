@@ -72,8 +72,8 @@ def open_samples(data: DatasetSpec, path: str) -> Opened:
 
 def flatten_sample(sample: Any) -> npt.NDArray[np.uint8]:
     """A sample as one row of bytes, for containers of other people."""
-    parts = sample if isinstance(sample, tuple) else (sample,)
-    raw = (part if isinstance(part, bytes) else np.asarray(part).tobytes() for part in parts)
+    fields = sample if isinstance(sample, tuple) else (sample,)
+    raw = (field if isinstance(field, bytes) else np.asarray(field).tobytes() for field in fields)
     return np.frombuffer(b"".join(raw), np.uint8)
 
 
@@ -181,7 +181,7 @@ class _Hdf5:
     def __getitem__(self, sample: Any) -> Any:
         if len(self._parts) == 1:
             return self._parts[0][sample]
-        return tuple(part[sample] for part in self._parts)
+        return tuple(dataset[sample] for dataset in self._parts)
 
 
 def _read_tfrecords(path: str) -> list[bytes]:

@@ -96,17 +96,17 @@ class Draft:
         any column."""
         at_once = samples or max(1, _PIECES_BYTES // self.sample_bytes)
         room = min(self.count, at_once) * self.sample_bytes
-        buffer, held = _reuse_buffer(room, self.column), 0
+        buffer, filled = _reuse_buffer(room, self.column), 0
         for piece in self.pieces():
             while len(piece):
-                taken = min(len(piece), room - held)
-                buffer[held : held + taken] = piece[:taken]
-                piece, held = piece[taken:], held + taken
-                if held == room:
+                taken = min(len(piece), room - filled)
+                buffer[filled : filled + taken] = piece[:taken]
+                piece, filled = piece[taken:], filled + taken
+                if filled == room:
                     yield self._samples(buffer)
-                    held = 0
-        if held:
-            yield self._samples(buffer[:held])
+                    filled = 0
+        if filled:
+            yield self._samples(buffer[:filled])
 
     def _samples(self, buffer: Bytes) -> npt.NDArray[Any]:
         return buffer.view(self.dtype).reshape(-1, *self.shape)
@@ -120,10 +120,10 @@ class Draft:
 
 def _reuse_buffer(size: int, column: int) -> Bytes:
     """A buffer that this thread keeps, so that the system does not find pages for each file."""
-    held: dict[int, Bytes] = _buffers.__dict__.setdefault("held", {})
-    if column not in held or len(held[column]) < size:
-        held[column] = np.empty(size, np.uint8)
-    return held[column][:size]
+    by_column: dict[int, Bytes] = _buffers.__dict__.setdefault("by_column", {})
+    if column not in by_column or len(by_column[column]) < size:
+        by_column[column] = np.empty(size, np.uint8)
+    return by_column[column][:size]
 
 
 # -- formats ---------------------------------------------------------------------------------------
@@ -131,10 +131,10 @@ def _reuse_buffer(size: int, column: int) -> Bytes:
 Writer = Callable[[AtomicFile, Draft], None]
 
 
-def _write_npy(part: AtomicFile, draft: Draft) -> None:
+def _write_npy(target: AtomicFile, draft: Draft) -> None:
     """Write an array of shape (*sample, samples), as numpy saves it and DLIO reads it."""
     for piece in _encode_array(draft):
-        part.write(piece)
+        target.write(piece)
 
 
 def _encode_array(draft: Draft) -> Iterator[bytes | memoryview]:
@@ -150,14 +150,14 @@ def _encode_array(draft: Draft) -> Iterator[bytes | memoryview]:
     yield whole.reshape(-1).view(np.uint8).data
 
 
-def _write_npz(part: AtomicFile, draft: Draft) -> None:
+def _write_npz(target: AtomicFile, draft: Draft) -> None:
     """Write a zip archive of `x`, all samples, and `y`, zeros, with the bytes that numpy writes."""
     deflated = draft.data.compression == "zip"
     method = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
     level = draft.data.compression_level if deflated else None
     with (
-        storage_errors(part.path),
-        zipfile.ZipFile(part.file, "w", method, compresslevel=level) as whole,
+        storage_errors(target.path),
+        zipfile.ZipFile(target.file, "w", method, compresslevel=level) as whole,
     ):
         with whole.open("x.npy", "w", force_zip64=True) as member:
             for piece in _encode_array(draft):
@@ -166,7 +166,7 @@ def _write_npz(part: AtomicFile, draft: Draft) -> None:
             member.write(encode_npy(np.zeros(draft.count, np.int64)))
 
 
-def _write_hdf5(part: AtomicFile, draft: Draft) -> None:
+def _write_hdf5(target: AtomicFile, draft: Draft) -> None:
     """Write the datasets `records_N` and `labels`, zeros.
 
     Each holds all samples, or equal parts of their first dimension. HDF5 itself writes, except data
@@ -174,7 +174,7 @@ def _write_hdf5(part: AtomicFile, draft: Draft) -> None:
     """
     h5py = import_library("h5py", "hdf5", "writing HDF5")
     at = None
-    with storage_errors(part.path), h5py.File(part.temporary, "w", libver="latest") as file:
+    with storage_errors(target.path), h5py.File(target.temporary, "w", libver="latest") as file:
         dsets = [
             _create_dataset(file, f"records_{number}", draft)
             for number in range(draft.data.hdf5.num_dset_per_record)
@@ -189,10 +189,10 @@ def _write_hdf5(part: AtomicFile, draft: Draft) -> None:
                     dset[done : done + len(group)] = piece
                 done += len(group)
     if at is not None:
-        with storage_errors(part.path):
-            part.file.seek(at)
+        with storage_errors(target.path):
+            target.file.seek(at)
         for piece in draft.pieces():
-            part.write(piece.data)
+            target.write(piece.data)
 
 
 def _create_dataset(file: Any, name: str, draft: Draft) -> Any:
@@ -234,26 +234,26 @@ _BYTES = np.array([f"{value},".encode() for value in range(256)]).view(np.uint8)
 """The text of each value of a byte, with the comma after it, filled up with zeros."""
 
 
-def _write_csv(part: AtomicFile, draft: Draft) -> None:
+def _write_csv(target: AtomicFile, draft: Draft) -> None:
     """Write a row a sample and a number an element; the file is compressed as a whole."""
-    with storage_errors(part.path):
-        file = _open_compressed(part, draft.data.compression, draft.data.compression_level)
+    with storage_errors(target.path):
+        file = _open_compressed(target, draft.data.compression, draft.data.compression_level)
         for group in draft.groups():
             for sample in group.reshape(len(group), -1):
                 _write_row(file, sample)
-        if file is not part.file:
+        if file is not target.file:
             file.close()
 
 
-def _open_compressed(part: AtomicFile, compression: str, level: int) -> IO[bytes] | Any:
+def _open_compressed(target: AtomicFile, compression: str, level: int) -> IO[bytes] | Any:
     match compression:
         case "gzip":  # of no name and no time: the same bytes each time
-            return gzip.GzipFile("", "wb", level, part.file, mtime=0)
+            return gzip.GzipFile("", "wb", level, target.file, mtime=0)
         case "bz2":
-            return bz2.BZ2File(part.file, "wb", compresslevel=max(level, 1))
+            return bz2.BZ2File(target.file, "wb", compresslevel=max(level, 1))
         case "xz":
-            return lzma.LZMAFile(part.file, "wb", preset=level)
-    return part.file
+            return lzma.LZMAFile(target.file, "wb", preset=level)
+    return target.file
 
 
 def _write_row(file: IO[bytes], sample: npt.NDArray[Any]) -> None:
@@ -277,23 +277,23 @@ _PNG = {"compress_level": 1, "compress_type": zlib.Z_RLE}
 """Noise has no matches to look for; so it is ten times faster, and no larger."""
 
 
-def _write_image(part: AtomicFile, draft: Draft) -> None:
+def _write_image(target: AtomicFile, draft: Draft) -> None:
     """Write a grey image of the size of a sample, one a file."""
     images = import_library("PIL.Image", "images", "writing images")
     sample = next(draft.groups())[0]
     image = images.fromarray(np.atleast_2d(sample))
     options = _PNG if draft.data.format == "png" else {}
-    with storage_errors(part.path):
-        image.save(part.file, draft.data.format, **options)
+    with storage_errors(target.path):
+        image.save(target.file, draft.data.format, **options)
 
 
 _AT_ONCE = 1 << 20
 
 
-def _write_indexed(part: AtomicFile, draft: Draft) -> None:
+def _write_indexed(target: AtomicFile, draft: Draft) -> None:
     """Write samples back to back, and offsets and sizes, 64 bits each, beside the file."""
     for piece in draft.pieces():
-        part.write(piece.data)
+        target.write(piece.data)
     size = draft.sample_bytes
     offsets, sizes = (draft.beside(draft.path + suffix) for suffix in (".off.idx", ".sz.idx"))
     for first in range(0, draft.count, _AT_ONCE):
@@ -302,15 +302,15 @@ def _write_indexed(part: AtomicFile, draft: Draft) -> None:
         sizes.write(np.full(len(samples), size, "<u8").view(np.uint8).data)
 
 
-def _write_tar(part: AtomicFile, draft: Draft) -> None:
+def _write_tar(target: AtomicFile, draft: Draft) -> None:
     """Write a tar archive for WebDataset: members NUMBER.bin, counted over all files."""
     first = draft.number * draft.count
     for number, record in enumerate(draft.records(), first):
-        part.write(*encode_tar_member(f"{number:09d}", [("bin", record)]))
-    part.write(encode_tar_end(part.size))
+        target.write(*encode_tar_member(f"{number:09d}", [("bin", record)]))
+    target.write(encode_tar_end(target.size))
 
 
-def _write_tfrecord(part: AtomicFile, draft: Draft) -> None:
+def _write_tfrecord(target: AtomicFile, draft: Draft) -> None:
     """Write each sample as a tf.Example with its bytes (`image`) and their number (`size`).
 
     DLIO's folder of indexes gets a list of their places, as DALI reads it.
@@ -319,8 +319,8 @@ def _write_tfrecord(part: AtomicFile, draft: Draft) -> None:
     head = encode_record_head(len(before) + draft.sample_bytes + len(after)) + before
     checked = crc32c(before)
     for record in draft.records():
-        part.write(head, record, after + mask_crc(crc32c(after, crc32c(record, checked))))
-    size = part.size // draft.count
+        target.write(head, record, after + mask_crc(crc32c(after, crc32c(record, checked))))
+    size = target.size // draft.count
     lines = "".join(f"{number * size} {size}\n" for number in range(draft.count))
     draft.beside(index_path(draft.data, draft.part, draft.path, draft.root)).write(lines.encode())
 
@@ -336,14 +336,14 @@ def _frame_sample(size: int) -> tuple[bytes, bytes]:
 _PAGE = 4096
 
 
-def _write_lmdb(part: AtomicFile, draft: Draft) -> None:
+def _write_lmdb(target: AtomicFile, draft: Draft) -> None:
     """Write an environment: each sample a value, by keys that count over all files."""
     lmdb = import_library("lmdb", "lmdb", "writing LMDB")
     pages = draft.count * (-(-draft.sample_bytes // _PAGE) + 2) + 64
-    with storage_errors(part.path):
+    with storage_errors(target.path):
         try:
             environment = lmdb.open(
-                part.temporary, pages * _PAGE, subdir=False, lock=False, sync=False, max_dbs=0
+                target.temporary, pages * _PAGE, subdir=False, lock=False, sync=False, max_dbs=0
             )
             with environment, environment.begin(write=True) as transaction:
                 for number, record in enumerate(draft.records(), draft.number * draft.count):
@@ -357,7 +357,7 @@ def _write_lmdb(part: AtomicFile, draft: Draft) -> None:
 _GROUP_BYTES = 128 << 20
 
 
-def _write_parquet(part: AtomicFile, draft: Draft) -> None:
+def _write_parquet(target: AtomicFile, draft: Draft) -> None:
     """Write the workload's columns of numbers or lists, or one column `image` of bytes.
 
     A row is a sample. Row groups have the size asked for, and at most 128 MiB, as they are written
@@ -374,7 +374,7 @@ def _write_parquet(part: AtomicFile, draft: Draft) -> None:
     row_bytes = sum(column.sample_bytes for column in columns)
     rows = min(known.row_group_size, max(1, _GROUP_BYTES // row_bytes))
     how = {"compression": draft.data.compression, "use_dictionary": False}
-    with storage_errors(part.path), parquet.ParquetWriter(part.file, schema, **how) as file:
+    with storage_errors(target.path), parquet.ParquetWriter(target.file, schema, **how) as file:
         for group in zip(*(column.groups(rows) for column in columns), strict=True):
             arrays = [_make_array(*column) for column in zip(types, group, strict=True)]
             file.write_table(pyarrow.table(arrays, schema), row_group_size=rows)
@@ -404,9 +404,9 @@ def _make_array(kind: Any, values: npt.NDArray[Any]) -> Any:
     return pyarrow.FixedSizeListArray.from_arrays(flat, type=kind) if fixed else flat
 
 
-def _write_synthetic(part: AtomicFile, draft: Draft) -> None:
+def _write_synthetic(target: AtomicFile, draft: Draft) -> None:
     """Write the file's number, for loaders that make samples up."""
-    part.write(str(draft.number).encode())
+    target.write(str(draft.number).encode())
 
 
 WRITERS: Mapping[str, Writer] = {

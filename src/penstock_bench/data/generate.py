@@ -164,9 +164,9 @@ def generate_data(
         )
     if bytes_max is not None:
         _check_size(plan, folder, bytes_max, anew=force)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if rank == 0:
-            held.enter_context(lock_folder(folder, "generating data in"))
+            stack.enter_context(lock_folder(folder, "generating data in"))
             _prepare(plan, folder, force)
         if barrier is not None:
             barrier()
@@ -412,12 +412,12 @@ class _GenerationRun:
                 raise
 
     def _wait(self, pending: set[Future[None]], progress: Progress | None) -> set[Future[None]]:
-        done, left = wait(pending, _LOOK_S, FIRST_COMPLETED)
+        done, not_done = wait(pending, _LOOK_S, FIRST_COMPLETED)
         for future in done:
             future.result()
         if progress is not None:
             progress(self._made, self.total_bytes)
-        return left
+        return not_done
 
     def _groups(self) -> Iterator[tuple[str, list[int]]]:
         """Files that are synced together: some, or one that is large."""
@@ -432,11 +432,11 @@ class _GenerationRun:
                 yield part, group
 
     def _write_group(self, part: str, numbers: Iterable[int]) -> None:
-        with ExitStack() as held:
+        with ExitStack() as stack:
             opened: list[AtomicFile] = []
 
             def beside(path: str) -> AtomicFile:
-                opened.append(held.enter_context(AtomicFile(path)))
+                opened.append(stack.enter_context(AtomicFile(path)))
                 return opened[-1]
 
             for number in numbers:

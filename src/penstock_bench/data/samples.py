@@ -252,17 +252,17 @@ class Noise:
         self._random, self._fixed = _mask_bits(dtype)
 
     def pieces(self, part: int, number: int, shape: tuple[int, ...], count: int) -> Iterator[Bytes]:
-        left = count * math.prod(shape) * self._itemsize
-        for block in range(-(-left // BLOCK_BYTES)):
-            runs = -(-min(left, BLOCK_BYTES) // (16 * _RUN_WORDS))
+        remaining_bytes = count * math.prod(shape) * self._itemsize
+        for block in range(-(-remaining_bytes // BLOCK_BYTES)):
+            runs = -(-min(remaining_bytes, BLOCK_BYTES) // (16 * _RUN_WORDS))
             words = _draw_words(2 * _RUN_WORDS * runs, self._seed, part, number, block)
             if self._random != _ALL:
                 words &= self._random
                 words |= self._fixed
             if self._compressible:
                 words.reshape(-1, 2, _RUN_WORDS)[:, 1] = self._fixed
-            yield words.view(np.uint8)[:left]
-            left -= BLOCK_BYTES
+            yield words.view(np.uint8)[:remaining_bytes]
+            remaining_bytes -= BLOCK_BYTES
 
 
 def _mask_bits(dtype: np.dtype[Any]) -> tuple[np.uint64, np.uint64]:

@@ -218,10 +218,10 @@ def spread_labels(places: Sequence[float], least: float, low: float, high: float
 
 
 def stack_ends(
-    parts: Sequence[float], classes: Sequence[str]
+    lengths: Sequence[float], classes: Sequence[str]
 ) -> Iterator[tuple[float, float, str]]:
     """Start, end and class of each part of a stack that has a length."""
-    for (start, end), kind in zip(pairwise([0.0, *accumulate(parts)]), classes, strict=True):
+    for (start, end), kind in zip(pairwise([0.0, *accumulate(lengths)]), classes, strict=True):
         if end > start:
             yield start, end, kind
 

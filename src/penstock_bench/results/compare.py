@@ -218,7 +218,7 @@ class Resampled:
             return f"nothing for {self.run.label}: too few steps"
         if len(self._strata) == 1 and len(self.run.trained) > 1:
             return epochs
-        steps = max(part.stop - part.start for each in self._strata for _, part in each)
+        steps = max(piece.stop - piece.start for pieces in self._strata for _, piece in pieces)
         return f"{count} pieces of up to {counted(steps, 'step')} in {epochs}"
 
     @cached_property
@@ -236,10 +236,10 @@ class Resampled:
     @cached_property
     def _sums(self) -> Floats:
         """Pieces x 5: computing, waiting, at the barrier, other, and steps."""
-        parts = [epoch.parts_s for epoch in self.run.trained]
+        seconds = [epoch.parts_s for epoch in self.run.trained]
         return np.array(
             [
-                [*parts[place][steps].sum(axis=0), len(parts[place][steps])]
+                [*seconds[place][steps].sum(axis=0), len(seconds[place][steps])]
                 for pieces in self._strata
                 for place, steps in pieces
             ]
@@ -249,9 +249,9 @@ class Resampled:
     def _drawn(self) -> Floats:
         return np.asarray(self._weights @ self._sums)
 
-    def share(self, part: int) -> Floats:
+    def share(self, column: int) -> Floats:
         """A column of `_sums` over the time."""
-        return np.asarray(self._drawn[:, part] / self._drawn[:, :4].sum(axis=1))
+        return np.asarray(self._drawn[:, column] / self._drawn[:, :4].sum(axis=1))
 
     @property
     def rate(self) -> Floats:
@@ -265,10 +265,10 @@ class Resampled:
         bins = [_assign_bins(epoch.wait_s) for epoch in self.run.trained]
         counts = np.array(
             [
-                np.bincount(each[each >= 0], minlength=1 + _bins * _decades)
+                np.bincount(waits[waits >= 0], minlength=1 + _bins * _decades)
                 for pieces in self._strata
                 for place, steps in pieces
-                for each in [bins[place][:, steps]]
+                for waits in [bins[place][:, steps]]
             ]
         )
         used = np.flatnonzero(counts.any(axis=0))
@@ -338,23 +338,23 @@ _TUNING = {
 def find_differences(records: Sequence[Record]) -> tuple[Difference, ...]:
     """Find the values that differ between records, the serious ones first: workload, ranks, then
     seed, machine and versions. An unknown value does not differ."""
-    return tuple(sorted(_find_differences(records), key=lambda found: not found.serious))
+    return tuple(sorted(_find_differences(records), key=lambda difference: not difference.serious))
 
 
 def _find_differences(records: Sequence[Record]) -> Iterator[Difference]:
     flat = [dict(flatten(record.workload)) for record in records]
-    for key in dict.fromkeys(key for each in flat for key in each):
+    for key in dict.fromkeys(key for workload in flat for key in workload):
         if key not in _PLACES and not key.startswith("profiling."):
-            values = [each.get(key) for each in flat]
+            values = [workload.get(key) for workload in flat]
             yield from _compare_values(key, values, key not in _TUNING and key != "train.seed")
     for key, serious in (("ranks", True), ("hosts", True), ("seed", False), ("compat", False)):
         yield from _compare_values(key, [record.values.get(key) for record in records], serious)
     for section in ("machine", "versions"):
-        parts = [record.values.get(section) or {} for record in records]
-        for key in dict.fromkeys(key for part in parts for key in part):
+        entries = [record.values.get(section) or {} for record in records]
+        for key in dict.fromkeys(key for entry in entries for key in entry):
             if key != "load_before":
                 yield from _compare_values(
-                    f"{section}.{key}", [part.get(key) for part in parts], False
+                    f"{section}.{key}", [entry.get(key) for entry in entries], False
                 )
 
 

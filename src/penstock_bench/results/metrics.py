@@ -91,17 +91,17 @@ def throughput(walks: Walks, start: int, end: int, per_step: float) -> float:
 def decomposition(walks: Walks, start: int, end: int) -> dict[str, float]:
     """Divide the time of all ranks into shares that sum to 1. other: computing beyond its nominal
     time, and the time between stamps."""
-    parts = dict.fromkeys(("storage_wait", "barrier", "compute"), 0.0)
+    seconds = dict.fromkeys(("storage_wait", "barrier", "compute"), 0.0)
     total = 0.0
-    for each in (stamps for ranks in walks for stamps in ranks):
-        measured = measured_steps(len(each), start, end)
-        total += clock_s(each, measured)
-        parts["storage_wait"] += _sum(each.got, each.asked, measured)
-        parts["barrier"] += _sum(each.left, each.computed, measured)
-        parts["compute"] += _nominal(each, measured)
+    for stamps in (walk for ranks in walks for walk in ranks):
+        measured = measured_steps(len(stamps), start, end)
+        total += clock_s(stamps, measured)
+        seconds["storage_wait"] += _sum(stamps.got, stamps.asked, measured)
+        seconds["barrier"] += _sum(stamps.left, stamps.computed, measured)
+        seconds["compute"] += _nominal(stamps, measured)
     if total <= 0:
-        return {**dict.fromkeys(parts, 0.0), "other": 1.0}
-    shares = {name: value / total for name, value in parts.items()}
+        return {**dict.fromkeys(seconds, 0.0), "other": 1.0}
+    shares = {name: value / total for name, value in seconds.items()}
     return {**shares, "other": 1.0 - sum(shares.values())}
 
 
@@ -160,13 +160,13 @@ def blocks(stamps: Stamps) -> list[CheckpointBlock]:
     """Divide an epoch at its checkpoints. One after the last step begins an empty block, as in
     DLIO."""
     cuts = (np.flatnonzero(stamps.paused) + 1).tolist()
-    parts, begun_ns = [], stamps.began
+    pieces, begun_ns = [], stamps.began
     for number, (first, last) in enumerate(zip([0, *cuts], [*cuts, len(stamps)], strict=True)):
         asked, got = stamps.asked[first:last], stamps.got[first:last]
         computed = stamps.computed[first:last]
         paused = number < len(cuts)
         ended_ns = int(stamps.left[last - 1]) if paused else stamps.ended
-        parts.append(
+        pieces.append(
             CheckpointBlock(
                 ((got - asked) * S).tolist(),
                 ((computed - asked) * S).tolist(),
@@ -176,7 +176,7 @@ def blocks(stamps: Stamps) -> list[CheckpointBlock]:
             )
         )
         begun_ns = ended_ns + int(stamps.paused[last - 1]) if paused else ended_ns
-    return parts
+    return pieces
 
 
 def dlio_block(

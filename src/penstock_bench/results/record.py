@@ -37,18 +37,18 @@ def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
     """
     output = job.workload.output
     left_out = output.metric.exclude_start_steps, output.metric.exclude_end_steps
-    epochs = [list(each) for each in zip(*(rank.epochs for rank in ranks), strict=True)]
+    epochs = [list(epoch) for epoch in zip(*(rank.epochs for rank in ranks), strict=True)]
     trained = [epoch for epoch in epochs if epoch[0].kind == "train"]
-    walks = [[walked.stamps for walked in each] for each in trained]
-    samples = sum(walked.samples for each in trained for walked in each)
-    size = sum(walked.bytes for each in trained for walked in each)
-    steps = sum(len(stamps) for each in walks for stamps in each)
+    walks = [[walked.stamps for walked in epoch] for epoch in trained]
+    samples = sum(walked.samples for epoch in trained for walked in epoch)
+    size = sum(walked.bytes for epoch in trained for walked in epoch)
+    steps = sum(len(stamps) for epoch in walks for stamps in epoch)
     rate = metrics.throughput(walks, *left_out, samples / steps)
     raw = metrics.utilisation(walks, *left_out)
     controls = [rank.control for rank in ranks if rank.control is not None]
     ceiling = metrics.utilisation([controls], *left_out) if controls else None
-    spent = [walked.spent for each in trained for walked in each]
-    cpu_s = _add_known(each.cpu_s for each in spent)
+    spent = [walked.spent for epoch in trained for walked in epoch]
+    cpu_s = _add_known(use.cpu_s for use in spent)
     first = trained[0]
     return {
         "loader": job.loader,
@@ -68,7 +68,7 @@ def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
         "cpu_s_per_1000": 1000 * cpu_s / samples if samples and cpu_s is not None else None,
         "peak_rss_bytes": _add_known(rank.peak_rss_bytes for rank in ranks),
         "pss_bytes": _add_known(rank.pss_bytes for rank in ranks),
-        "device_bytes": _add_known(each.device_bytes for each in spent),
+        "device_bytes": _add_known(use.device_bytes for use in spent),
         "verified": True if job.truth is not None else None,
         "decomposition": metrics.decomposition(walks, *left_out),
         "dlio": compute_dlio(job, epochs),
@@ -127,16 +127,16 @@ def compute_dlio(job: BenchJob, epochs: Sequence[Sequence[WalkedEpoch]]) -> dict
         chosen = [epoch for epoch in epochs if epoch[0].kind == kind]
         if not chosen:
             continue
-        samples = sum(walked.samples for each in chosen for walked in each)
-        size = sum(walked.bytes for each in chosen for walked in each)
+        samples = sum(walked.samples for epoch in chosen for walked in epoch)
+        size = sum(walked.bytes for epoch in chosen for walked in epoch)
         length = size / samples if samples else 0.0
         if job.compat:
             length = job.workload.dataset.record_length_bytes
-        figures = [[rank_figures(job, walked) for walked in each] for each in chosen]
+        figures = [[rank_figures(job, walked) for walked in epoch] for epoch in chosen]
         au = [[rank[1] for rank in ranks] for ranks in figures]
         rates = [[rank[2] for rank in ranks] for ranks in figures]
         entries |= metrics.dlio_metric(kind, au, rates, length, job.workload.metric.au)
-    saved = [taken for each in epochs for taken in each[0].checkpoints]
+    saved = [taken for epoch in epochs for taken in epoch[0].checkpoints]
     if saved:
         from ..checkpoints.run import dlio_metrics
         from ..checkpoints.shapes import count_totals
@@ -159,8 +159,8 @@ def rank_figures(
         compute, batch = metrics.dlio_eval, reader.batch_size_eval
     pairs = [compute(block, steps, batch, *ends) for block in blocks]
     detailed = [(block, *pair) for block, pair in zip(blocks, pairs, strict=True)]
-    au = metrics.weigh_blocks(blocks, [each[0] for each in pairs])
-    return detailed, au, metrics.weigh_blocks(blocks, [each[1] for each in pairs])
+    au = metrics.weigh_blocks(blocks, [pair[0] for pair in pairs])
+    return detailed, au, metrics.weigh_blocks(blocks, [pair[1] for pair in pairs])
 
 
 def make_record(

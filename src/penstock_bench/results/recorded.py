@@ -78,8 +78,8 @@ class RecordedEpoch:
         nominal = np.where(np.isnan(self.compute_s), self.computed_s, self.compute_s)
         took = np.where(np.isnan(self.computed_s), nominal, self.computed_s)
         computing = np.minimum(nominal, took)
-        parts = [computing, self.wait_s, self.barrier_s, took - computing]
-        return np.asarray(np.nan_to_num(np.stack(parts, axis=-1)))
+        columns = [computing, self.wait_s, self.barrier_s, took - computing]
+        return np.asarray(np.nan_to_num(np.stack(columns, axis=-1)))
 
     @cached_property
     def parts_s(self) -> Floats:
@@ -282,8 +282,8 @@ def _make_epoch(values: Values, number: int) -> RecordedEpoch:
         **times,
         ranks=tuple(ranks),
         checkpoints=tuple(
-            RecordedSave(number, *(figure(each, name) for name in ("step", "seconds", "bytes")))
-            for each in saved
+            RecordedSave(number, *(figure(save, name) for name in ("step", "seconds", "bytes")))
+            for save in saved
         ),
         cached_before=_cached_share(mapping_at(values, "cached_before")),
         cached_after=_cached_share(mapping_at(values, "cached_after")),
@@ -305,8 +305,8 @@ def _pad(rows: Sequence[Sequence[Any]], steps: int) -> Floats:
 
 
 def _cached_share(cached: Values) -> float | None:
-    part, total = figure(cached, "cached_bytes"), figure(cached, "total_bytes")
-    return min(1.0, max(0.0, part / total)) if part is not None and total else None
+    size, total = figure(cached, "cached_bytes"), figure(cached, "total_bytes")
+    return min(1.0, max(0.0, size / total)) if size is not None and total else None
 
 
 def mapping_at(values: Any, key: str) -> Values:

@@ -94,9 +94,9 @@ def share_bars(runs: Sequence[RecordedRun]) -> list[NamedBar]:
     """Shares of the accelerators' time, of runs that know them."""
     shares = {run.label: read_shares(run) for run in runs}
     return [
-        NamedBar(shorten(label), f"{percent(parts[0])} computing", parts, PARTS)
-        for label, parts in shares.items()
-        if any(parts)
+        NamedBar(shorten(label), f"{percent(fractions[0])} computing", fractions, PARTS)
+        for label, fractions in shares.items()
+        if any(fractions)
     ]
 
 
@@ -105,7 +105,7 @@ def phase_bars(runs: Sequence[RecordedRun]) -> list[NamedBar]:
     phases = {run.label: sum_phases(run) for run in runs}
     longest = max(map(sum, phases.values()), default=0.0)
     return [
-        NamedBar(shorten(label), duration(sum(spent)), [part / longest for part in spent], PHASES)
+        NamedBar(shorten(label), duration(sum(spent)), [took / longest for took in spent], PHASES)
         for label, spent in phases.items()
         if longest
     ]
@@ -147,7 +147,7 @@ def _to_fractions(sums: Floats) -> list[list[float]]:
     """Rows of parts as shares of their sum; nothing of nothing."""
     totals = sums.sum(axis=1, keepdims=True)
     fractions = np.divide(sums, totals, out=np.zeros_like(sums), where=totals > 0)
-    return [[float(part) for part in row] for row in fractions]
+    return [[float(value) for value in row] for row in fractions]
 
 
 def epochs_per_column(runs: Sequence[RecordedRun]) -> int:
@@ -309,13 +309,13 @@ def stack_ranks(
 ) -> tuple[float, str, list[tuple[RecordedRun, Any, str]]]:
     """Highest column and unit of time; of each run its ranks x parts, and a note on waiting."""
     sums = [_sum_by_rank(run) for run in runs]
-    high = max(float(parts.sum(axis=1).max()) for parts in sums)
+    high = max(float(seconds.sum(axis=1).max()) for seconds in sums)
     unit, name = time_unit(high)
     rows = []
-    for run, parts in zip(runs, sums, strict=True):
-        waits = parts[:, 1] / parts.sum(axis=1)
+    for run, seconds in zip(runs, sums, strict=True):
+        waits = seconds[:, 1] / seconds.sum(axis=1)
         note = f"waiting {percent(float(waits.min()))} to {percent(float(waits.max()))}"
-        rows.append((run, (parts / unit).tolist(), note))
+        rows.append((run, (seconds / unit).tolist(), note))
     return high / unit, name, rows
 
 
@@ -323,8 +323,8 @@ def _sum_by_rank(run: RecordedRun) -> Floats:
     """Ranks x parts, in seconds over all measured steps."""
     total = np.zeros((len(run.trained[0].ranks), len(PARTS)))
     for epoch in run.trained:
-        parts = epoch.by_rank_s[:, run.measured(epoch)].sum(axis=1)
-        total[: len(parts)] += parts[: len(total)]
+        seconds = epoch.by_rank_s[:, run.measured(epoch)].sum(axis=1)
+        total[: len(seconds)] += seconds[: len(total)]
     return total
 
 

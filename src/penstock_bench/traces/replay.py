@@ -118,7 +118,7 @@ def group_threads(trace: Trace) -> list[list[int]]:
         key=lambda number: spans[number],
     )
     groups: dict[int, list[int]] = {}
-    for number, lane in zip(order, assign_lanes([spans[each] for each in order]), strict=True):
+    for number, lane in zip(order, assign_lanes([spans[thread] for thread in order]), strict=True):
         groups.setdefault(lane, []).append(number)
     return list(groups.values())
 

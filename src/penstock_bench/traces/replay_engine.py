@@ -160,8 +160,8 @@ class _MergedReplay:
         file, offset, length = window.extents
         file = self._numbers[file]
         count, size = len(file), int(length.sum())
-        part = np.zeros(count, np.uint32)
-        placed = Placed(file, offset, length, part, np.cumsum(length) - length)
+        one_part = np.zeros(count, np.uint32)
+        placed = Placed(file, offset, length, one_part, np.cumsum(length) - length)
         choice = self._engine.choice
         if choice.backend == "mmap":  # where nothing is gained by merging
             (requests,) = separate(placed, np.array([0, count], np.int64))
@@ -219,10 +219,10 @@ def _divide_reads(trace: Trace, speed: float | None) -> Iterator[_ReadWindow]:
                     int(np.searchsorted(number[begin + 1 :], base[1] + _window_reads, "right")),
                 )
             )
-            part = slice(begin, end)
+            span = slice(begin, end)
             begin = end
             window = _make_window(
-                rows.at(part), threads[part], think_ns[part], reads[part], owed_ns
+                rows.at(span), threads[span], think_ns[span], reads[span], owed_ns
             )
             if window is not None:
                 yield window
@@ -234,17 +234,17 @@ def _make_window(
     """The reads among some operations; None where there are none. What a thread did after its last
     read it owes to the next."""
     order = np.argsort(threads, kind="stable")
-    who, starts, part = np.unique(threads[order], return_index=True, return_inverse=True)
+    who, starts, thread = np.unique(threads[order], return_index=True, return_inverse=True)
     done_ns = np.cumsum(think_ns[order])
-    done_ns -= (done_ns[starts] - think_ns[order][starts])[part]  # of each thread by itself
-    done_ns += owed_ns[who][part]
+    done_ns -= (done_ns[starts] - think_ns[order][starts])[thread]  # of each thread by itself
+    done_ns += owed_ns[who][thread]
     owed_ns[who] = done_ns[np.append(starts[1:], len(order)) - 1]
     places = np.flatnonzero(reads[order])
     if len(places) == 0:
         return None
-    _, first = np.unique(part[places], return_index=True)
+    _, first = np.unique(thread[places], return_index=True)
     last = np.append(first[1:], len(places)) - 1
-    readers = who[part[places[first]]]
+    readers = who[thread[places[first]]]
     all_ns = done_ns[places[last]]
     owed_ns[readers] -= all_ns
     wanted = rows.at(reads)

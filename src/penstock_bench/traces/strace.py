@@ -199,16 +199,16 @@ class StraceLog:
         whole = _WHOLE.fullmatch(text)
         if whole is None:
             raise self._wrong(f"the call {text[:60]!r} has no end")
-        name, given, value, found = whole.groups()
-        took = _TOOK.search(found)
+        name, given, value, rest = whole.groups()
+        took = _TOOK.search(rest)
         if took is None and value != "?":
             raise self._wrong("how long the call took is not said: record with `strace -T`")
         duration_ns = int(took[1]) * 10**9 + int(took[2].ljust(9, "0")) if took else 0
         result = int(value, 0) if value != "?" else -errno.EINTR
         if result == -1:
-            error = _ERROR.match(found)
+            error = _ERROR.match(rest)
             result = -int(getattr(errno, error[1], errno.EIO)) if error else -errno.EIO
-        return _Call(thread, name, given, result, found, start_ns, duration_ns, self._table(thread))
+        return _Call(thread, name, given, result, rest, start_ns, duration_ns, self._table(thread))
 
     def _table(self, thread: int) -> _OpenFiles:
         table = self._tables.get(thread)

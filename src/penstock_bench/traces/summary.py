@@ -199,8 +199,8 @@ def summarise(
 ) -> Summary:
     """Summarise all operations of a trace, read once. FormatError if it is damaged."""
     files = len(trace.names)
-    found = Summary(seconds=trace.end_ns * 1e-9, threads=len(trace.threads))
-    found.file_reads, found.file_bytes = np.zeros(files, np.int64), np.zeros(files, np.int64)
+    summary = Summary(seconds=trace.end_ns * 1e-9, threads=len(trace.threads))
+    summary.file_reads, summary.file_bytes = np.zeros(files, np.int64), np.zeros(files, np.int64)
     kinds = np.zeros(len(KINDS), np.int64)
     ranges = _Ranges()
     follows = _Follows(len(trace.threads))
@@ -208,9 +208,9 @@ def summarise(
     done = looked_at = reads = 0
     for threads, rows in trace.in_order():
         kinds += np.bincount(rows.kind, minlength=len(KINDS))
-        found.failed += int(np.count_nonzero(rows.result < 0))
-        found.busy_s += int(rows.duration_ns.sum()) * 1e-9
-        _count(found, rows.at((rows.kind == READ) & (rows.result >= 0)), trace.end_ns)
+        summary.failed += int(np.count_nonzero(rows.result < 0))
+        summary.busy_s += int(rows.duration_ns.sum()) * 1e-9
+        _count(summary, rows.at((rows.kind == READ) & (rows.result >= 0)), trace.end_ns)
         gave = (rows.kind == READ) & (rows.result > 0)
         read, who = rows.at(gave), threads[gave]
         reads += len(who)
@@ -221,15 +221,15 @@ def summarise(
             looked_at += len(who)
         done += len(threads)
         progress(done, trace.count)
-    found.counts = {name: int(n) for name, n in zip(KINDS, kinds, strict=True)}
-    found.unique_bytes = ranges.bytes()
-    found.sequential = follows.count / reads if reads else 0.0
+    summary.counts = {name: int(n) for name, n in zip(KINDS, kinds, strict=True)}
+    summary.unique_bytes = ranges.bytes()
+    summary.sequential = follows.count / reads if reads else 0.0
     if looked_at:
         names = [trace.names[i] for i in range(files)]
-        file = np.concatenate([part[0] for part in first])
-        offset = np.concatenate([part[1] for part in first])
-        found.passes = passes(file, offset, rank_names(names))
-    return found
+        file = np.concatenate([pair[0] for pair in first])
+        offset = np.concatenate([pair[1] for pair in first])
+        summary.passes = passes(file, offset, rank_names(names))
+    return summary
 
 
 def _count(summary: Summary, read: Operations, end_ns: int) -> None:
@@ -311,8 +311,8 @@ def rank_names(names: list[str]) -> Int:
     """The rank of each file by name, in natural order: 2 before 10."""
 
     def counted(number: int) -> list[tuple[int, str]]:
-        parts = re.split(r"(\d+)", names[number])
-        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+        tokens = re.split(r"(\d+)", names[number])
+        return [(int(token), "") if token.isdecimal() else (-1, token) for token in tokens]
 
     places = np.zeros(len(names), np.int64)
     places[sorted(range(len(names)), key=counted)] = np.arange(len(names))

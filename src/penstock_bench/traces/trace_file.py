@@ -82,11 +82,11 @@ def build_operations(rows: Sequence[Sequence[int]]) -> Operations:
     )
 
 
-def concatenate_operations(parts: Sequence[Operations]) -> Operations:
+def concatenate_operations(tables: Sequence[Operations]) -> Operations:
     """Concatenate operations."""
-    if not parts:
+    if not tables:
         return build_operations([])
-    return Operations(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return Operations(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
 
 
 class Thread(NamedTuple):
@@ -255,7 +255,7 @@ def _split_at(
 ) -> tuple[tuple[FileIds, Operations], list[tuple[FileIds, Operations]]]:
     """Split operations into those that begin before a time, in order, and the rest."""
     threads = np.concatenate([threads for threads, _ in pending])
-    rows = concatenate_operations([part for _, part in pending])
+    rows = concatenate_operations([table for _, table in pending])
     order = np.argsort(rows.start_ns, kind="stable")
     threads, rows = threads[order], rows.at(order)
     cut = int(np.searchsorted(rows.start_ns, until_ns))

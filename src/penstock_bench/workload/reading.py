@@ -382,8 +382,8 @@ class _Draft:
             return  # the keys of a section may all be comments
         level: Level = "error"
         if kind in {"unexpected_keyword_argument", "extra_forbidden"}:
-            parts = ("[]" if isinstance(name, int) else f".{name}" for name in flaw["loc"])
-            level, text = _explain_unknown("".join(parts).lstrip("."))
+            keys = ("[]" if isinstance(name, int) else f".{name}" for name in flaw["loc"])
+            level, text = _explain_unknown("".join(keys).lstrip("."))
         elif kind == "value_error":
             text = str(flaw["ctx"]["error"])
         else:
