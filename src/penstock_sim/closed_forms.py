@@ -141,8 +141,8 @@ def forecast_nopfs(settings: Settings) -> Forecast:
     The forecast favours it: filling the caches costs the first epoch nothing beyond what is
     consumed, a node knows at once what others keep, and cold misses count as hits.
     """
-    own = np.minimum(1, settings.cache_bytes / settings.total_bytes)
-    local, storage = find_shares(settings.epochs, settings.nodes, own)
+    fraction = np.minimum(1, settings.cache_bytes / settings.total_bytes)
+    local, storage = find_shares(settings.epochs, settings.nodes, fraction)
     return _forecast(settings, storage, np.maximum(0, 1 - storage - local))
 
 
@@ -181,14 +181,14 @@ def _busy_seconds(
     settings: Settings, storage: Floats | float, remote: Floats | float, cache: bool
 ) -> Floats:
     """Seconds that each of `RESOURCES` is busy in an epoch: (resources, ...)."""
-    own = settings.total_bytes / settings.nodes
+    node_bytes = settings.total_bytes / settings.nodes
     links = settings.nodes * settings.storage_node_bytes_per_s
     seconds = np.empty((len(RESOURCES), *settings.shape))
     seconds[0] = settings.samples / (settings.nodes * settings.compute_samples_per_s)
     storage_bytes = storage * settings.total_bytes
     seconds[1] = storage_bytes / np.minimum(settings.storage_bytes_per_s, links)
-    seconds[2] = remote * own / settings.peer_bytes_per_s
-    seconds[3] = (1 - storage) * own / settings.cache_bytes_per_s if cache else 0
+    seconds[2] = remote * node_bytes / settings.peer_bytes_per_s
+    seconds[3] = (1 - storage) * node_bytes / settings.cache_bytes_per_s if cache else 0
     return seconds
 
 
@@ -235,15 +235,15 @@ class _Law(NamedTuple):
         covered = np.interp(fraction, self.fraction, self.covered)
         after = np.searchsorted(self.fraction, fraction).clip(1, len(self.degree))
         start, end = self.fraction[after - 1], self.fraction[after]
-        part = ((fraction - start) / (end - start)).clip(0, 1)
+        weight = ((fraction - start) / (end - start)).clip(0, 1)
         ends = self.nobody[after - 1], self.nobody[after]
-        return covered, _blend(*ends, part, self.degree[after - 1])
+        return covered, _blend(*ends, weight, self.degree[after - 1])
 
 
-def _blend(start: Floats, end: Floats, part: Floats | float, degree: Floats | float) -> Floats:
+def _blend(start: Floats, end: Floats, weight: Floats | float, degree: Floats | float) -> Floats:
     """Interpolate between two values of a function whose root of that degree is linear."""
     root = 1 / degree
-    blend: Floats = ((1 - part) * start**root + part * end**root) ** degree
+    blend: Floats = ((1 - weight) * start**root + weight * end**root) ** degree
     return blend
 
 
@@ -280,10 +280,10 @@ def find_shares(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> tuple[Flo
     start = 0
     for pair, end in zip(pairs.T, ends, strict=True):
         law = _tabulate_law(int(pair[0]), int(pair[1]))
-        part = wanted[start:end]
-        covered, missing = law.shares(part)
+        chunk = wanted[start:end]
+        covered, missing = law.shares(chunk)
         # All caches together hold no more than N q, which the last digits must not hide.
-        shares[:, order[start:end]] = covered, np.maximum(missing, 1 - pair[1] * part)
+        shares[:, order[start:end]] = covered, np.maximum(missing, 1 - pair[1] * chunk)
         start = end
     return shares[0].reshape(q.shape), shares[1].reshape(q.shape)
 

@@ -103,11 +103,11 @@ def _build_network(
     all_mb_s = nodes * storage_mb_s
     if isinstance(shape, scenario.FatTreeSpec):
         # One gateway on a leaf of its own, whose links to the core are wide enough for storage.
-        held = -(-nodes // shape.leaf_nodes) * shape.leaf_nodes
-        link = np.full(held + 1, node_mb_s)
-        link[held] = all_mb_s * shape.oversubscription
+        gateway = -(-nodes // shape.leaf_nodes) * shape.leaf_nodes
+        link = np.full(gateway + 1, node_mb_s)
+        link[gateway] = all_mb_s * shape.oversubscription
         tree = FatTree(link * BYTES, shape.leaf_nodes, shape.oversubscription)
-        return tree, np.arange(nodes), np.array([held])
+        return tree, np.arange(nodes), np.array([gateway])
     switches = shape.terminals // shape.switch_nodes
     if switches**3 > limits.network_paths_max:
         raise LimitError(

@@ -103,10 +103,10 @@ class SharedStorage:
 
     def _begin(self, reader: int) -> None:
         """Begin the next read of a reader."""
-        own = self._readers[reader]
-        own.is_reading = bool(own.waiting)
-        if own.waiting:
-            _, number, size_bytes, ended = heapq.heappop(own.waiting)
+        state = self._readers[reader]
+        state.is_reading = bool(state.waiting)
+        if state.waiting:
+            _, number, size_bytes, ended = heapq.heappop(state.waiting)
             heapq.heappush(
                 self._ends, (self._served + size_bytes, number, reader, self._since_ns, ended)
             )
@@ -115,8 +115,8 @@ class SharedStorage:
         """Plan the next end of a read; it holds until a read begins or ends."""
         self._plans += 1
         if self._ends:
-            left = max(0.0, self._ends[0][0] - self._served)
-            delay_ns = math.ceil(left / self._shares[len(self._ends) - 1])
+            remaining_bytes = max(0.0, self._ends[0][0] - self._served)
+            delay_ns = math.ceil(remaining_bytes / self._shares[len(self._ends) - 1])
             self._queue.add(self._since_ns + delay_ns, partial(self._end, self._plans))
 
     def _end(self, plan: int) -> None:
@@ -372,11 +372,11 @@ class EventRank:
     def _fetch(self, action: cache_actions.FetchKeys) -> None:
         now_ns = self._queue.now_ns
         steps = [self._steps[ticket] for ticket, _ in action.parts]
-        parts = [
+        pairs = [
             (step.plan.requests, rows) for step, (_, rows) in zip(steps, action.parts, strict=True)
         ]
-        keys = np.concatenate([requests.offset[rows] for requests, rows in parts]).view(np.uint64)
-        lengths = np.concatenate([requests.length[rows] for requests, rows in parts])
+        keys = np.concatenate([requests.offset[rows] for requests, rows in pairs]).view(np.uint64)
+        lengths = np.concatenate([requests.length[rows] for requests, rows in pairs])
         asked = _TakenFetch(self, steps, action.fetch, now_ns)
         self._queue.add(
             now_ns, partial(self._cluster.ranks[action.rank]._ask, asked, keys, lengths)

@@ -72,17 +72,17 @@ def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
                 "such as penstock's"
             )
         reads = (traffic.ring, traffic.demand, traffic.ahead)
-        left = contention.find_remaining(
+        spare = contention.find_remaining(
             scenario,
             peers=bool(traffic.received.any()),
             storage=any(amounts.any() for amounts in reads),
         )
-        times = run_traffic(scenario, traffic, left)
+        times = run_traffic(scenario, traffic, spare)
         setup = int(times[0]) if traffic.setup else 0
         ends = times[traffic.setup :].reshape(epochs, -1)[:, -1]
         need, moved = traffic.need[traffic.setup :], _sum_moved(scenario, traffic)
-        if left != contention.ALL:
-            notes["network"] = left._asdict()
+        if spare != contention.ALL:
+            notes["network"] = spare._asdict()
     took = np.diff(ends, prepend=setup)
     stall = took - _time_computing(scenario, need)
     times_s = (float(ends[-1]) / _ns, setup / _ns, took / _ns, stall / _ns)
@@ -90,7 +90,7 @@ def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
 
 
 def run_traffic(
-    scenario: Scenario, traffic: NodeTraffic, left: contention.RemainingBandwidth = contention.ALL
+    scenario: Scenario, traffic: NodeTraffic, spare: contention.RemainingBandwidth = contention.ALL
 ) -> Ints:
     """Run the traffic; return the time at which each step ends, int64 (steps,), in ns."""
     training, system = scenario.training, scenario.system
@@ -111,8 +111,8 @@ def run_traffic(
         epoch=scenario.steps if traffic.batches else 0,
         compute=training.compute_mb_s * _bytes_per_ns,
         stage=stage_mb_s(scenario, traffic.staged) * _bytes_per_ns,
-        link=system.network_mb_s * left.peers * _bytes_per_ns,
-        storage_shares=system.storage.shares(nodes) * left.storage * _bytes_per_ns,
+        link=system.network_mb_s * spare.peers * _bytes_per_ns,
+        storage_shares=system.storage.shares(nodes) * spare.storage * _bytes_per_ns,
         tier_rates=np.array([tier.rate_mb_s for tier in system.tiers]) * _bytes_per_ns,
         need=traffic.need.reshape(-1),
         **{name: amounts.reshape(-1) if amounts.any() else empty for name, amounts in flows},

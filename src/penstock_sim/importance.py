@@ -156,14 +156,14 @@ class RecentCache:
 
     def serve(self, ids: Int, values: Floats) -> Bool:
         """See `SampleCache`."""
-        found = np.zeros(len(ids), bool)
+        is_hit = np.zeros(len(ids), bool)
         for row, sample in enumerate(ids.tolist()):
-            found[row] = sample in self._kept
+            is_hit[row] = sample in self._kept
             self._kept[sample] = None
             self._kept.move_to_end(sample)
             if len(self._kept) > self._room:
                 self._kept.popitem(last=False)
-        return found
+        return is_hit
 
 
 Loss = Callable[[Int, Int], Floats]

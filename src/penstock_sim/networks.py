@@ -169,9 +169,9 @@ class RoutedNetwork(ABC):
     @cached_property
     def _minimal(self) -> Any:
         """Crossings of each link by each pair: sparse (pairs, links)."""
-        pair, link, part = self._paths()
+        pair, link, share = self._paths()
         shape = (self.switches**2, len(self.links.source))
-        return import_scipy("sparse").csr_array((part, (pair, link)), shape=shape)
+        return import_scipy("sparse").csr_array((share, (pair, link)), shape=shape)
 
     def _detours(self, pairs: Int) -> tuple[Int, Int, Floats]:
         """List Valiant's paths of some pairs, each as two minimal paths, numbered like pairs.
@@ -180,9 +180,9 @@ class RoutedNetwork(ABC):
         """
         source, target = np.divmod(pairs, self.switches)
         row, over = np.nonzero(self._between(source, target))
-        part = 1 / np.bincount(row, minlength=len(pairs))[row]
+        share = 1 / np.bincount(row, minlength=len(pairs))[row]
         stages = np.stack([source[row] * self.switches + over, over * self.switches + target[row]])
-        return np.tile(row, 2), stages.reshape(-1), np.tile(part, 2)
+        return np.tile(row, 2), stages.reshape(-1), np.tile(share, 2)
 
     def loads(self, traffic: Traffic) -> Floats:
         """Compute the bytes/s on each of `links` if all demands were met, as the routing divides
@@ -203,15 +203,15 @@ class RoutedNetwork(ABC):
         loads: Floats = minimal.T @ demand
         if self.routing != "minimal":
             least = loads
-            row, stage, part = self._detours(pairs)
-            loads = self._minimal.T @ np.bincount(stage, part * demand[row], self.switches**2)
+            row, stage, share = self._detours(pairs)
+            loads = self._minimal.T @ np.bincount(stage, share * demand[row], self.switches**2)
         if self.routing == "ugal":
             sparse = import_scipy("sparse")
             if self.split == "common":
                 gain = sparse.csr_array((least - loads)[:, None])
             else:
                 shape = (len(pairs), self.switches**2)
-                valiant = sparse.csr_array((part, (row, stage)), shape=shape) @ self._minimal
+                valiant = sparse.csr_array((share, (row, stage)), shape=shape) @ self._minimal
                 gain = (minimal - valiant).T.multiply(demand).tocsr()
             loads = loads + _divide_traffic(gain, loads)
         link_loads: Floats = loads * unit
@@ -235,13 +235,13 @@ def _divide_traffic(gain: Any, loads: Floats) -> Floats:
     gain:  sparse (links, parts), loads that each part of the traffic adds if it goes minimally.
     """
     sparse, optimize = import_scipy("sparse"), import_scipy("optimize")
-    links, parts = gain.shape
+    links, pairs = gain.shape
     highest = sparse.csr_array(np.full((links, 1), -1.0))
     solution = optimize.linprog(
-        np.append(np.zeros(parts), 1.0),
+        np.append(np.zeros(pairs), 1.0),
         A_ub=sparse.hstack([gain, highest]).tocsr(),
         b_ub=-loads,
-        bounds=[(0, 1)] * parts + [(0, None)],
+        bounds=[(0, 1)] * pairs + [(0, None)],
         method="highs",
     )
     assert solution.success, solution.message  # bounded, and x = 0 is feasible
@@ -307,12 +307,12 @@ class Dragonfly(RoutedNetwork):
         landing = np.where(away, self._landing(group, other), target)
         locals_ = self.switches * (a - 1)
         port = (other - group - 1) % self.groups
-        parts = [(pair[away], locals_ + (group * a * h + port)[away])]
+        hops = [(pair[away], locals_ + (group * a * h + port)[away])]
         for start, end in ((source, leaving), (landing, target)):
             moves = start != end
             link = start * (a - 1) + end % a - (end % a > start % a)
-            parts.append((pair[moves], link[moves]))
-        pairs, links = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+            hops.append((pair[moves], link[moves]))
+        pairs, links = (np.concatenate(columns) for columns in zip(*hops, strict=True))
         return pairs, links, np.ones(len(pairs))
 
     def _between(self, source: Int, target: Int) -> npt.NDArray[np.bool_]:
@@ -365,7 +365,7 @@ class Torus(RoutedNetwork):
         source, target = (
             np.unravel_index(switch, self.dims) for switch in np.divmod(pair, self.switches)
         )
-        parts: list[tuple[Int, Int, Floats]] = []
+        triples: list[tuple[Int, Int, Floats]] = []
         for axis, size in enumerate(self.dims):
             ahead = (target[axis] - source[axis]) % size
             for way, (step, hops) in enumerate(((1, ahead), (-1, (size - ahead) % size))):
@@ -376,10 +376,10 @@ class Torus(RoutedNetwork):
                 at.append((source[axis][row] + step * hop) % size)
                 at += [source[later][row] for later in range(axis + 1, len(self.dims))]
                 switch = np.ravel_multi_index(at, self.dims)
-                part = np.where(2 * taken[row] == size, 0.5, 1.0)
-                parts.append((row, switch * 2 * len(self.dims) + 2 * axis + way, part))
-        pairs, links, part = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        return pairs, links, part
+                share = np.where(2 * taken[row] == size, 0.5, 1.0)
+                triples.append((row, switch * 2 * len(self.dims) + 2 * axis + way, share))
+        pairs, links, share = (np.concatenate(columns) for columns in zip(*triples, strict=True))
+        return pairs, links, share
 
     def _between(self, source: Int, target: Int) -> npt.NDArray[np.bool_]:
         return np.ones((len(source), self.switches), bool)

@@ -149,8 +149,8 @@ def simulate(scenario: Scenario, policy: str) -> Result:
     ends = barriers.reshape(epochs, -1)[:, -1]
     took = np.diff(ends, prepend=rule.stall)
     ids = stream.ids if rule.ids is None else rule.ids
-    parts = stream.sizes[ids].reshape(len(ids), scenario.training.nodes, -1).sum(axis=2)
-    computing = parts.max(axis=1).reshape(epochs, -1).sum(axis=1) / scenario.training.compute_mb_s
+    node_mb = stream.sizes[ids].reshape(len(ids), scenario.training.nodes, -1).sum(axis=2)
+    computing = node_mb.max(axis=1).reshape(epochs, -1).sum(axis=1) / scenario.training.compute_mb_s
     staging, storage, local, remote = reads.reshape(-1, 4).sum(axis=0).tolist()
     moved = megabytes.reshape(epochs, -1, 4).sum(axis=1)[:, [1, 3, 2]]
     return Result(
@@ -169,9 +169,9 @@ def simulate(scenario: Scenario, policy: str) -> Result:
 def _run(cluster: _Cluster, stream: Stream, rule: _Rule) -> tuple[Floats, Ints, Floats]:
     training, system = cluster.scenario.training, cluster.scenario.system
     logs = list(rule.logs) or [np.empty(0)] * training.nodes
-    held = rule.held
-    counts = [len(kept.samples) for kept in held]
-    found: tuple[Floats, Ints, Floats] = run_parity(
+    caches = rule.held
+    counts = [len(kept.samples) for kept in caches]
+    outputs: tuple[Floats, Ints, Floats] = run_parity(
         nodes=training.nodes,
         batch=training.global_batch,
         compute=training.compute_mb_s,
@@ -189,11 +189,11 @@ def _run(cluster: _Cluster, stream: Stream, rule: _Rule) -> tuple[Floats, Ints, 
         storage=rule.storage,
         immediate=rule.bound,
         start=rule.stall,
-        held_node=np.repeat(np.arange(len(held), dtype=np.int32), counts),
-        held_class=np.repeat(np.array([kept.kind for kept in held], np.int32), counts),
-        held_sample=np.concatenate([np.empty(0, np.int64), *(kept.samples for kept in held)]),
+        held_node=np.repeat(np.arange(len(caches), dtype=np.int32), counts),
+        held_class=np.repeat(np.array([kept.kind for kept in caches], np.int32), counts),
+        held_sample=np.concatenate([np.empty(0, np.int64), *(kept.samples for kept in caches)]),
         held_since=np.concatenate(
-            [np.empty(0), *(np.broadcast_to(kept.since, len(kept.samples)) for kept in held)]
+            [np.empty(0), *(np.broadcast_to(kept.since, len(kept.samples)) for kept in caches)]
         ),
         log=np.concatenate(logs),
         log_bounds=np.cumsum([0, *map(len, logs)]),
@@ -201,15 +201,15 @@ def _run(cluster: _Cluster, stream: Stream, rule: _Rule) -> tuple[Floats, Ints, 
         sizes=stream.sizes,
         samples=(stream.ids if rule.ids is None else rule.ids).reshape(-1),
     )
-    return found
+    return outputs
 
 
 # -- the policies ------------------------------------------------------------------------------
 
 
 def _bound_shard(cluster: _Cluster, node: int) -> tuple[int, int]:
-    each = cluster.scenario.data.samples // cluster.scenario.training.nodes
-    return node * each, (node + 1) * each
+    width = cluster.scenario.data.samples // cluster.scenario.training.nodes
+    return node * width, (node + 1) * width
 
 
 def _select_fitting(first: int, last: int, sizes: Floats, capacity: float) -> Ints:
@@ -218,13 +218,13 @@ def _select_fitting(first: int, last: int, sizes: Floats, capacity: float) -> In
     return np.arange(first, end)
 
 
-def _preload(cluster: _Cluster, stream: Stream, kind: int, parts: Sequence[Ints]) -> _Rule:
+def _preload(cluster: _Cluster, stream: Stream, kind: int, shards: Sequence[Ints]) -> _Rule:
     """Fill caches from storage before the start. The stall is the last node's: fault 6."""
     rate = float(cluster.storage[-1])
-    logs = [cluster.end_times(kind, part, stream.sizes, rate) for part in parts]
+    logs = [cluster.end_times(kind, shard, stream.sizes, rate) for shard in shards]
     stall = float(logs[-1].max(initial=0.0))
     return _Rule(
-        remote=True, stall=stall, held=[_HeldSamples(kind, part) for part in parts], logs=logs
+        remote=True, stall=stall, held=[_HeldSamples(kind, shard) for shard in shards], logs=logs
     )
 
 
@@ -232,21 +232,21 @@ def _deepio(cluster: _Cluster, stream: Stream) -> _Rule:
     nodes, samples = cluster.scenario.training.nodes, cluster.scenario.data.samples
     capacity = cluster.scenario.system.tiers[0].capacity_mb
     if stream.sizes.sum() / nodes <= capacity:
-        parts = [np.arange(*_bound_shard(cluster, node)) for node in range(nodes)]
-        parts[-1] = np.arange(parts[-1][0], samples)
-        return _preload(cluster, stream, 0, parts)
-    parts = []
+        shards = [np.arange(*_bound_shard(cluster, node)) for node in range(nodes)]
+        shards[-1] = np.arange(shards[-1][0], samples)
+        return _preload(cluster, stream, 0, shards)
+    shards = []
     first = 0
     for _ in range(nodes):
-        parts.append(_select_fitting(first, samples, stream.sizes, capacity))
-        first += len(parts[-1])
-    return _preload(cluster, stream, 0, parts)
+        shards.append(_select_fitting(first, samples, stream.sizes, capacity))
+        first += len(shards[-1])
+    return _preload(cluster, stream, 0, shards)
 
 
 def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
     """Draw ids among those cached, from ranges that are off by one: fault 11."""
     rule = _deepio(cluster, stream)
-    first = [int(held.samples[0]) if len(held.samples) else 0 for held in rule.held]
+    first = [int(kept.samples[0]) if len(kept.samples) else 0 for kept in rule.held]
     end = [*(start - 1 for start in first[1:]), int(rule.held[-1].samples.max(initial=0))]
     if any(b <= a for a, b in zip(first, end, strict=True)):
         raise UsageError(
@@ -259,13 +259,13 @@ def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
 
 
 def _draw(
-    random: np.random.RandomState, first: list[int], end: list[int], count: int, part: int
+    random: np.random.RandomState, first: list[int], end: list[int], count: int, batch: int
 ) -> Ints:
     """Draw `count` ids, in the sequence of a global batch of which each node has a part."""
     nodes = len(first)
     ids = []
     for place in range(count):
-        node = place // part % nodes
+        node = place // batch % nodes
         if not ((nodes > 1 and random.randint(1, nodes) == 1) or node == 0):
             node -= 1
         ids.append(random.randint(first[node], end[node]))
@@ -273,7 +273,7 @@ def _draw(
 
 
 def _draw_alike(
-    random: np.random.RandomState, first: list[int], end: list[int], count: int, part: int
+    random: np.random.RandomState, first: list[int], end: list[int], count: int, batch: int
 ) -> Ints:
     """Draw the same ids for ranges of one width.
 
@@ -283,9 +283,9 @@ def _draw_alike(
     choice = [[1, nodes]] * (nodes > 1)  # a single node has no choice and draws none
     low, high = zip(*choice, (0, end[0] - first[0]), strict=True)
     draws = random.randint([low], [high], (count, len(low)))
-    node = np.arange(count) // part % nodes
-    own = (draws[:, 0] == 1) | (node == 0)
-    begins: Ints = np.array(first)[np.where(own, node, node - 1)]
+    node = np.arange(count) // batch % nodes
+    stays = (draws[:, 0] == 1) | (node == 0)
+    begins: Ints = np.array(first)[np.where(stays, node, node - 1)]
     return begins + draws[:, -1]
 
 
@@ -293,44 +293,44 @@ def _parallel_staging(cluster: _Cluster, stream: Stream) -> _Rule:
     """Copy a part of the data to each node. Copies come from lower nodes only: fault 10."""
     capacity = require_second_tier(cluster.scenario, "parallel_staging").capacity_mb
     nodes = cluster.scenario.training.nodes
-    held, logs, ends, stall = [], [], [], 0.0
+    caches, logs, ends, stall = [], [], [], 0.0
     starts = [_bound_shard(cluster, node)[0] for node in range(nodes)]
     for node in range(nodes):
-        own = _select_fitting(*_bound_shard(cluster, node), stream.sizes, capacity)
-        logs.append(cluster.end_times(1, own, stream.sizes, float(cluster.storage[-1])))
-        left = capacity - float(stream.sizes[own].sum())
-        copied = _select_fitting(0, starts[node], stream.sizes, left)
+        shard = _select_fitting(*_bound_shard(cluster, node), stream.sizes, capacity)
+        logs.append(cluster.end_times(1, shard, stream.sizes, float(cluster.storage[-1])))
+        spare_mb = capacity - float(stream.sizes[shard].sum())
+        copied = _select_fitting(0, starts[node], stream.sizes, spare_mb)
         stall = float(logs[-1].max(initial=0.0))
         rate = cluster.remote_rate(1)
         stall = float(cluster.end_times(1, copied, stream.sizes, rate, stall).max(initial=stall))
-        held.append(_HeldSamples(1, np.concatenate([own, copied])))
-        ends.append(int(own.max(initial=starts[node])))
+        caches.append(_HeldSamples(1, np.concatenate([shard, copied])))
+        ends.append(int(shard.max(initial=starts[node])))
     if any(b <= a for a, b in zip(starts, ends, strict=True)):
         raise UsageError(
             f"parallel_staging cannot run in {cluster.scenario.name}: a node keeps fewer than two "
             "samples"
         )
-    part = cluster.scenario.batch
-    low = np.repeat(starts, part)[None, :]
-    high = np.repeat(ends, part)[None, :]
+    batch = cluster.scenario.batch
+    low = np.repeat(starts, batch)[None, :]
+    high = np.repeat(ends, batch)[None, :]
     ids = stream.random.randint(low, high, stream.ids.shape)
-    return _Rule(stall=stall, held=held, logs=logs, ids=ids)
+    return _Rule(stall=stall, held=caches, logs=logs, ids=ids)
 
 
 def _lbann_dynamic(cluster: _Cluster, stream: Stream) -> _Rule:
     require_memory(cluster.scenario, stream.sizes, "lbann_dynamic")
-    nodes, each = cluster.scenario.training.nodes, _bound_shard(cluster, 0)[1]
-    held = []
+    nodes, width = cluster.scenario.training.nodes, _bound_shard(cluster, 0)[1]
+    caches = []
     for node in range(nodes):
-        first = _select_accesses(cluster, stream, node)[:each]
+        first = _select_accesses(cluster, stream, node)[:width]
         since = cluster.end_times(0, first, stream.sizes, float(cluster.storage[-1]))
-        held.append(_HeldSamples(0, first, since))
-    return _Rule(remote=True, held=held, logs=[np.asarray(each.since) for each in held])
+        caches.append(_HeldSamples(0, first, since))
+    return _Rule(remote=True, held=caches, logs=[np.asarray(kept.since) for kept in caches])
 
 
 def _select_accesses(cluster: _Cluster, stream: Stream, node: int) -> Ints:
-    part = cluster.scenario.batch
-    return stream.ids[:, node * part : (node + 1) * part].reshape(-1)
+    batch = cluster.scenario.batch
+    return stream.ids[:, node * batch : (node + 1) * batch].reshape(-1)
 
 
 def _lbann_preloading(cluster: _Cluster, stream: Stream) -> _Rule:
@@ -343,8 +343,8 @@ def _locality_aware(cluster: _Cluster, stream: Stream) -> _Rule:
     """Preload the second tier. The swap inside a batch never happens: fault 3."""
     capacity = require_second_tier(cluster.scenario, "locality_aware").capacity_mb
     shards = [_bound_shard(cluster, node) for node in range(cluster.scenario.training.nodes)]
-    parts = [_select_fitting(*shard, stream.sizes, capacity) for shard in shards]
-    return replace(_preload(cluster, stream, 1, parts), storage=True)
+    fitting = [_select_fitting(*shard, stream.sizes, capacity) for shard in shards]
+    return replace(_preload(cluster, stream, 1, fitting), storage=True)
 
 
 def _nopfs(cluster: _Cluster, stream: Stream) -> _Rule:
@@ -363,14 +363,14 @@ def _nopfs(cluster: _Cluster, stream: Stream) -> _Rule:
         frequency = np.bincount(accesses, minlength=samples)
         order = np.argsort(-frequency, kind="stable")
         first = 0
-        parts = []
+        classes = []
         for capacity in groups:
             filled = np.cumsum(stream.sizes[order[first:]])
             last = first + int(np.searchsorted(filled, capacity, side="right")) + 1
-            parts.append(order[first:last])
+            classes.append(order[first:last])
             first = min(last, samples)
-        parts.append(order[first:])
-        lists += [part[np.argsort(used[part], kind="stable")] for part in parts]
+        classes.append(order[first:])
+        lists += [ids[np.argsort(used[ids], kind="stable")] for ids in classes]
     return _Rule(storage=True, lists=lists)
 
 

@@ -60,8 +60,8 @@ class NodeTraffic:
         shape = (steps, scenario.training.nodes)
         need, ring, demand, ahead, sent, received = np.zeros((6, *shape), np.int64)
         tiers = np.zeros((len(scenario.system.tiers), *shape), np.int64)
-        own = np.zeros(steps, np.int64)
-        return cls(need, ring, demand, ahead, tiers, sent, received, own, **how)
+        local = np.zeros(steps, np.int64)
+        return cls(need, ring, demand, ahead, tiers, sent, received, local, **how)
 
 
 @dataclass(frozen=True)
@@ -267,11 +267,11 @@ def penstock_local(workload: SimulatedWorkload) -> NodeTraffic:
 def _keep_shards(workload: SimulatedWorkload, tier: int) -> Caches:
     """Keep a run of neighbouring ids on each node, as many as fit, up to its share."""
     scenario, samples = workload.scenario, len(workload.sizes)
-    nodes, each = scenario.training.nodes, samples // scenario.training.nodes
+    nodes, width = scenario.training.nodes, samples // scenario.training.nodes
     owner = np.full(samples, -1, np.int32)
     for node in range(nodes):
-        last = samples if node == nodes - 1 else (node + 1) * each
-        owner[_select_fitting(workload, node * each, last, tier)] = node
+        last = samples if node == nodes - 1 else (node + 1) * width
+        owner[_select_fitting(workload, node * width, last, tier)] = node
     return Caches(owner, np.full(samples, tier, np.int8), preloaded=True)
 
 
@@ -317,24 +317,24 @@ def parallel_staging(workload: SimulatedWorkload) -> NodeTraffic:
     """
     scenario, samples = workload.scenario, len(workload.sizes)
     room = require_second_tier(scenario, "parallel_staging").capacity_mb * BYTES
-    nodes, each = scenario.training.nodes, samples // scenario.training.nodes
+    nodes, width = scenario.training.nodes, samples // scenario.training.nodes
     traffic = NodeTraffic.empty(scenario, setup=True)
     ends = np.concatenate([[0], np.cumsum(np.tile(workload.sizes, 2))])
-    starts = np.arange(nodes) * each
+    starts = np.arange(nodes) * width
     stops = np.minimum(
         np.searchsorted(ends, ends[starts] + room, side="right") - 1, starts + samples
     )
-    own = np.minimum(stops, np.append(starts[1:], samples))
+    shard_ends = np.minimum(stops, np.append(starts[1:], samples))
     if (stops == starts).any():
         raise UsageError(
             f"parallel_staging cannot run in {scenario.name}: tiers[1] of a node holds no "
             "sample; give it more capacity"
         )
-    traffic.ring[0] = ends[own] - ends[starts]
-    traffic.received[0] = ends[stops] - ends[own]
+    traffic.ring[0] = ends[shard_ends] - ends[starts]
+    traffic.received[0] = ends[stops] - ends[shard_ends]
     borders = np.append(starts, samples)
     for shift in (0, samples):  # ids that follow the last one are the first again
-        for first, last in zip(own, stops, strict=True):
+        for first, last in zip(shard_ends, stops, strict=True):
             low = np.maximum(first, borders[:-1] + shift)
             high = np.minimum(last, borders[1:] + shift)
             traffic.sent[0] += np.where(high > low, ends[high] - ends[np.minimum(low, high)], 0)
@@ -375,7 +375,7 @@ def lbann_dynamic(workload: SimulatedWorkload) -> NodeTraffic:
     require_memory(workload.scenario, workload.sizes / BYTES, "lbann_dynamic")
     caches = Caches.none(len(workload.sizes))
     nodes = workload.scenario.training.nodes
-    left = np.full(nodes, -(-len(workload.sizes) // nodes))
+    room = np.full(nodes, -(-len(workload.sizes) // nodes))
     for window in workload.windows():
         node = np.broadcast_to(workload.strided, window.samples.shape).reshape(-1)
         samples = window.samples.reshape(-1)
@@ -383,11 +383,11 @@ def lbann_dynamic(workload: SimulatedWorkload) -> NodeTraffic:
         if not len(new):
             continue
         by_node = new[np.argsort(node[new], kind="stable")]
-        held = np.bincount(node[new], minlength=nodes)
-        turn = np.arange(len(new)) - np.repeat(np.cumsum(held) - held, held)
-        taken = by_node[turn < np.repeat(left, held)]
+        counts = np.bincount(node[new], minlength=nodes)
+        turn = np.arange(len(new)) - np.repeat(np.cumsum(counts) - counts, counts)
+        taken = by_node[turn < np.repeat(room, counts)]
         caches.owner[samples[taken]] = node[taken]
-        left -= np.minimum(left, held)
+        room -= np.minimum(room, counts)
     return trace_flows(workload, caches)
 
 

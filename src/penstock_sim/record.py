@@ -92,7 +92,7 @@ def merge_ranks(ranks: Sequence[tuple[str, RankRecord]]) -> LiveRun:
         raise UsageError("there is no record of a rank: give what Loader.run_record() returned")
     first_where, first = ranks[0]
     seen: dict[int, str] = {}
-    own = {"rank", "epochs", "ram_bytes", "disk_bytes", "readahead_bytes", "readahead_steps"}
+    differing = {"rank", "epochs", "ram_bytes", "disk_bytes", "readahead_bytes", "readahead_steps"}
     for where, rank in ranks:
         if rank.rank in seen or rank.rank >= rank.ranks:
             other = f", which {seen[rank.rank]} is too" if rank.rank in seen else ""
@@ -100,7 +100,7 @@ def merge_ranks(ranks: Sequence[tuple[str, RankRecord]]) -> LiveRun:
                 f"{where}: rank is {rank.rank} of {rank.ranks}{other}: give one record of each rank"
             )
         seen[rank.rank] = where
-        for key in RankRecord.model_fields.keys() - own:
+        for key in RankRecord.model_fields.keys() - differing:
             if getattr(rank, key) != getattr(first, key):
                 raise UsageError(
                     f"{where}: {key} is {getattr(rank, key)!r}, and {getattr(first, key)!r} in "

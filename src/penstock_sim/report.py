@@ -75,7 +75,7 @@ def render_page(
         "simulation.html",
         title=f"{scenario.name} – penstock simulate",
         heading="What was simulated",
-        models=[_tabulate_model(model, found) for model, found in by_model.items()],
+        models=[_tabulate_model(model, results) for model, results in by_model.items()],
         sweeps=[_tabulate_sweep(sweep) for sweep in sweeps],
         swept_model=sweeps[0].model if sweeps else "",
         remark=remark,
@@ -121,17 +121,17 @@ def render_sizing_page(scenario: Scenario, sizing: Sizing, *, command: str = "")
 def describe_cheapest(sizing: Sizing) -> str:
     """The cheapest setting that is fast enough, or what to change if there is none."""
     within = f"epochs of at most {duration(sizing.epoch_s)}"
-    found = [
+    choices = [
         choice
         for policy, choice in sizing.choices.items()
         if choice is not None and policy != "lower_bound"
     ]
-    if not found:
+    if not choices:
         return (
             f"None of {sizing.grid.settings:,} settings has {within}: allow more nodes (--nodes), "
             "faster storage (--storage-mb-s) or longer epochs (--epoch-s)."
         )
-    best = min(found, key=lambda choice: choice.cost)
+    best = min(choices, key=lambda choice: choice.cost)
     return (
         f"The cheapest with {within} costs {number(best.cost)}: {best.policy} on "
         f"{counted(best.nodes, 'node')}, {size(best.cache_mb)} of cache each, storage of "
@@ -197,11 +197,11 @@ def _verdict(outcomes: Sequence[Outcome]) -> str:
     verdict = f"Fastest is {best.policy} with {duration(best.total_s)}"
     if bound is not None:
         verdict += f", {best.total_s / bound.total_s:.2f} × the lower bound"
-    own = results.get("penstock")
-    if own is not None and own is not best:
-        verdict += f"; penstock takes {duration(own.total_s)}"
+    shipped = results.get("penstock")
+    if shipped is not None and shipped is not best:
+        verdict += f"; penstock takes {duration(shipped.total_s)}"
         if bound is not None:
-            verdict += f", {own.total_s / bound.total_s:.2f} × the bound"
+            verdict += f", {shipped.total_s / bound.total_s:.2f} × the bound"
     plain = results.get("staging")
     if plain is not None and plain is not best:
         verdict += (
@@ -266,8 +266,8 @@ def _stack_totals(results: Sequence[Result], bound: Result | None) -> dict[str, 
         note = duration(result.total_s)
         if bound is not None and result is not bound:
             note += f" · {result.total_s / bound.total_s:.2f} × bound"
-        parts = [part / unit for part in (result.setup_s, total - waiting, waiting)]
-        row = {"label": mark_policy(result.policy), "parts": parts, "note": note}
+        lengths = [seconds / unit for seconds in (result.setup_s, total - waiting, waiting)]
+        row = {"label": mark_policy(result.policy), "parts": lengths, "note": note}
         rows.append(row | {"strong": result.policy == "penstock"})
     return {"unit": name, "rows": rows}
 

@@ -310,13 +310,13 @@ class Scenario(StrictModel):
             raise ValueError(f"policies names one twice: {', '.join(self.policies)}")
         return self
 
-    def refuse_other_parts(self, parts: Mapping[str, bool], remedy: str) -> None:
+    def refuse_other_parts(self, keys: Mapping[str, bool], remedy: str) -> None:
         """Raise UsageError if the scenario has parts that a model has not.
 
-        parts:   True for each key that is given and not modelled.
+        keys:    True for each key that is given and not modelled.
         remedy:  the name of the model with its verb, and what to do.
         """
-        if given := ", ".join(key for key, is_given in parts.items() if is_given):
+        if given := ", ".join(key for key, is_given in keys.items() if is_given):
             raise UsageError(f"{self.name} has {given}, which {remedy}")
 
     @property
@@ -419,9 +419,9 @@ def _explain_error(where: str, error: Any, what: str) -> str:
     # pydantic puts the kind behind a key whose value is one of several.
     loc = zip(("", *error["loc"]), error["loc"], strict=False)
     key = ".".join(
-        str(part)
-        for before, part in loc
-        if part != "[key]" and before not in {"network", "sampling"}
+        str(name)
+        for before, name in loc
+        if name != "[key]" and before not in {"network", "sampling"}
     )
     value = error["input"]
     match error["type"]:

@@ -134,11 +134,11 @@ def make_grid(
     By default nodes and storage go from an eighth to eight times the scenario's own, and caches
     from an eighth of what the most nodes need to hold the data together to all data on each node.
     """
-    parts = {
+    keys = {
         "sampling": not isinstance(scenario.sampling, EpochSampling),
         "system.network": not isinstance(scenario.system.network, IdealSpec),
     }
-    scenario.refuse_other_parts(parts, "the closed forms do not model: leave it out, or simulate")
+    scenario.refuse_other_parts(keys, "the closed forms do not model: leave it out, or simulate")
     if not 8 <= settings <= 10**9:
         raise UsageError(f"settings is {settings}: use 8 to 1000000000")
     most = scenario.data.samples // scenario.batch
@@ -155,10 +155,10 @@ def make_grid(
             f"must hold a step of {scenario.batch} samples a node"
         )
     counts = np.unique(np.rint(np.geomspace(*ways, max(2, int(settings ** (1 / 3))))))
-    data_mb, own = sweep.data_mb(scenario), sweep.own_value(scenario, "bandwidth")
+    data_mb, bandwidth = sweep.data_mb(scenario), sweep.own_value(scenario, "bandwidth")
     rows = max(3, int((settings / len(counts)) ** 0.5))
     caches = np.geomspace(*(cache_mb or (data_mb / 8 / ways.most, data_mb)), rows - 1)
-    storages = np.geomspace(*(storage_mb_s or (own / 8, own * 8)), rows)
+    storages = np.geomspace(*(storage_mb_s or (bandwidth / 8, bandwidth * 8)), rows)
     return SizingGrid(
         counts.astype(np.int64), np.unique(np.append(0.0, caches)), np.unique(storages)
     )

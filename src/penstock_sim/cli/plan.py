@@ -93,13 +93,13 @@ def plan(
             console.show_progress(f"Planning {chosen.name}, closed form", "forecasts") as progress,
             _write_grid(csv_path, grid) as seen,
         ):
-            found = sizing.find_cheapest(
+            cheapest = sizing.find_cheapest(
                 chosen, grid, epoch_s, prices=_parse_prices(prices), seen=seen, progress=progress
             )
-        _show(found)
-        console.show(console.escape(report.describe_cheapest(found)))
-        write_page(page, report.render_sizing_page(chosen, found, command=repeat_command()))
-        write_results(json_path, _plan_values(chosen, found))
+        _show(cheapest)
+        console.show(console.escape(report.describe_cheapest(cheapest)))
+        write_page(page, report.render_sizing_page(chosen, cheapest, command=repeat_command()))
+        write_results(json_path, _plan_values(chosen, cheapest))
         if csv_path is not None:
             console.show(f"all settings: {console.escape(str(csv_path))}")
 
@@ -122,7 +122,7 @@ def _parse_prices(text: str | None) -> Any:
     if text is None:
         return Prices()
     try:
-        pairs = [each.split("=") for each in text.split(",")]
+        pairs = [pair.split("=") for pair in text.split(",")]
         return Prices(**{"node": 0.0} | {key.strip(): float(value) for key, value in pairs})
     except (ValueError, TypeError):
         raise UsageError(
@@ -130,47 +130,47 @@ def _parse_prices(text: str | None) -> Any:
         ) from None
 
 
-def _show(found: Any) -> None:
+def _show(sizing: Any) -> None:
     title = (
-        f"{found.form}: the cheapest of {found.grid.settings:,} settings with epochs of at most "
-        f"{duration(found.epoch_s)}"
+        f"{sizing.form}: the cheapest of {sizing.grid.settings:,} settings with epochs of at most "
+        f"{duration(sizing.epoch_s)}"
     )
     numbers = ("cost", "nodes", "cache each", "storage", "epoch 1", "later")
     table = console.make_table(
         "policy", *numbers, "waits for", "found by", right=numbers, title=title
     )
-    for policy, each in found.choices.items():
+    for policy, choice in sizing.choices.items():
         cells = ["none"] + [""] * 6
-        if each is not None:
+        if choice is not None:
             cells = [
-                number(each.cost),
-                f"{each.nodes:,}",
-                size(each.cache_mb),
+                number(choice.cost),
+                f"{choice.nodes:,}",
+                size(choice.cache_mb),
             ]
-            cells += [f"{size(each.storage_mb_s)}/s", brief(each.first_s)]
-            cells += [brief(each.later_s), each.binding]
+            cells += [f"{size(choice.storage_mb_s)}/s", brief(choice.first_s)]
+            cells += [brief(choice.later_s), choice.binding]
         style = {"penstock": "bold", "lower_bound": "italic"}.get(policy)
-        table.add_row(policy, *cells, found.form, style=style)
+        table.add_row(policy, *cells, sizing.form, style=style)
     console.print_wide(table)
 
 
-def _plan_values(scenario: Any, found: Any) -> dict[str, Any]:
-    grid = found.grid
+def _plan_values(scenario: Any, sizing: Any) -> dict[str, Any]:
+    grid = sizing.grid
     return {
-        "form": found.form,
+        "form": sizing.form,
         "scenario": scenario.model_dump(mode="json"),
-        "epoch_s": found.epoch_s,
-        "prices": found.prices._asdict(),
+        "epoch_s": sizing.epoch_s,
+        "prices": sizing.prices._asdict(),
         "nodes": grid.nodes.tolist(),
         "cache_mb": grid.cache_mb.tolist(),
         "storage_mb_s": grid.storage_mb_s.tolist(),
         "cheapest": {
-            policy: None if each is None else each._asdict()
-            for policy, each in found.choices.items()
+            policy: None if choice is None else choice._asdict()
+            for policy, choice in sizing.choices.items()
         },
         "least_cost_by_nodes": {
             policy: [cost if cost < float("inf") else None for cost in least.tolist()]
-            for policy, least in found.least.items()
+            for policy, least in sizing.least.items()
         },
     }
 
@@ -197,7 +197,7 @@ def _write_grid(path: Path | None, grid: Any) -> Iterator[Any]:
                 lines.writerow(["form", "nodes", "cache_mb", "storage_mb_s", "cost", *columns])
                 begun = True
             times = [forecast.later_s for forecast in block.forecasts.values()]
-            columns = [each.ravel().tolist() for each in (caches, storages, block.cost, *times)]
+            columns = [column.ravel().tolist() for column in (caches, storages, block.cost, *times)]
             lines.writerows((FORM, block.nodes, *row) for row in zip(*columns, strict=True))
 
         yield seen

@@ -146,7 +146,7 @@ def simulate(
             write=write,
         )
     else:
-        if any(each is not None for each in (*sized, write)):
+        if any(value is not None for value in (*sized, write)):
             raise UsageError(
                 "--nodes, --ram-mb, --storage, --network-mb-s and --write are of --from-run: give "
                 "that, or write a scenario"
@@ -189,12 +189,12 @@ def _simulate(
 
     runs = [sweep.SimulationRun(scenario, policy, model) for model in models for policy in policies]
     with console.show_progress(f"Simulating {scenario.name}", "simulations") as progress:
-        found = sweep.simulate_runs(
+        outcomes = sweep.simulate_runs(
             runs, processes=_choose_processes(sweep.count_accesses(runs)), progress=progress
         )
     for model in models:
-        _show_outcomes(model, [each for each in found if each.model == model])
-    if not any(isinstance(each, Result) for each in found):
+        _show_outcomes(model, [outcome for outcome in outcomes if outcome.model == model])
+    if not any(isinstance(outcome, Result) for outcome in outcomes):
         raise UsageError(f"no policy can run in {scenario.name}: nothing to write")
 
     values = {key: sweep.choose_values(scenario, key) for key in (keys or sweep.KEYS)}
@@ -222,8 +222,8 @@ def _simulate(
             progress=progress,
         )
     command = repeat_command()
-    write_page(page, report.render_page(scenario, found, swept, command=command, remark=remark))
-    write_results(json_path, _simulation_values(scenario, found, swept))
+    write_page(page, report.render_page(scenario, outcomes, swept, command=command, remark=remark))
+    write_results(json_path, _simulation_values(scenario, outcomes, swept))
 
 
 def _choose_processes(accesses: int) -> int:
@@ -252,14 +252,14 @@ def _calibrate_scenario(
 
     memory = measure_copying() / 1e6
     measured = calibrate.Measured(_parse_rates(storage), network_mb_s, memory)
-    found = calibrate.calibrate(record.load_run(files), measured)
-    wanted = calibrate.resize(found.scenario, nodes=nodes, ram_mb=ram_mb)
-    found = calibrate.Calibration(wanted, found.policy, found.sources)
-    for key, source in found.sources.items():
+    calibration = calibrate.calibrate(record.load_run(files), measured)
+    wanted = calibrate.resize(calibration.scenario, nodes=nodes, ram_mb=ram_mb)
+    calibration = calibrate.Calibration(wanted, calibration.policy, calibration.sources)
+    for key, source in calibration.sources.items():
         console.say(f"{key}: {source}")
-    console.say(f"the run was of the policy {found.policy}")
+    console.say(f"the run was of the policy {calibration.policy}")
     if write is not None:
-        write_text(write, found.yaml())
+        write_text(write, calibration.yaml())
     return wanted
 
 
@@ -267,16 +267,16 @@ def _parse_rates(given: str | None) -> dict[int, float] | None:
     """Parse text such as 1=95,8=600."""
     if given is None:
         return None
-    found = {}
-    for part in given.split(","):
-        hosts, _, rate = part.partition("=")
+    rates = {}
+    for pair in given.split(","):
+        hosts, _, rate = pair.partition("=")
         try:
-            found[int(hosts)] = float(rate)
+            rates[int(hosts)] = float(rate)
         except ValueError:
-            found[0] = 0.0
-    if min(found) < 1 or min(found.values()) <= 0:
+            rates[0] = 0.0
+    if min(rates) < 1 or min(rates.values()) <= 0:
         raise UsageError(f"--storage is {given!r}: use MB/s by hosts, such as 1=95,8=600")
-    return found
+    return rates
 
 
 def _check_names(option: str, given: Sequence[str] | None, known: Any) -> list[Any]:
@@ -311,10 +311,10 @@ def _list_scenarios() -> None:
     numbers = ("nodes", "epochs", "data")
     table = console.make_table("scenario", *numbers, "what", right=numbers)
     for name in list_scenarios():
-        each = load_scenario(name)
-        training = each.training
-        data = size(data_mb(each))
-        table.add_row(name, f"{training.nodes:,}", str(training.epochs), data, each.about)
+        scenario = load_scenario(name)
+        training = scenario.training
+        data = size(data_mb(scenario))
+        table.add_row(name, f"{training.nodes:,}", str(training.epochs), data, scenario.about)
     console.print_wide(table)
     table = console.make_table("policy", "what it does")
     for policy, what in report.POLICIES.items():
@@ -332,21 +332,21 @@ def _show_outcomes(model: str, outcomes: Sequence[Any]) -> None:
     full = not console.out.is_terminal or console.out.width >= console.WIDE
     headings += ["waiting", *SOURCES] if full else []
     table = console.make_table("policy", *headings, right=headings, title=f"{model} model")
-    for each in results:
-        later = each.epochs_s[1:]
+    for result in results:
+        later = result.epochs_s[1:]
         row = [
-            brief(each.total_s),
-            "" if bound is None else f"{each.total_s / bound.total_s:.2f}",
-            brief(each.setup_s) if each.setup_s else "",
-            brief(float(each.epochs_s[0])),
+            brief(result.total_s),
+            "" if bound is None else f"{result.total_s / bound.total_s:.2f}",
+            brief(result.setup_s) if result.setup_s else "",
+            brief(float(result.epochs_s[0])),
             brief(float(later.mean())) if len(later) else "",
         ]
         if full:
-            row.append(brief(max(0.0, float(each.stall_s.sum()))))
-        if full and each is not bound:
-            row += [size(float(total)) for total in each.moved_mb.sum(axis=0)]
-        style = {"penstock": "bold", "lower_bound": "italic"}.get(each.policy)
-        table.add_row(report.mark_policy(each.policy), *row, style=style)
+            row.append(brief(max(0.0, float(result.stall_s.sum()))))
+        if full and result is not bound:
+            row += [size(float(total)) for total in result.moved_mb.sum(axis=0)]
+        style = {"penstock": "bold", "lower_bound": "italic"}.get(result.policy)
+        table.add_row(report.mark_policy(result.policy), *row, style=style)
     refusals = [outcome for outcome in outcomes if not isinstance(outcome, Result)]
     for refusal in refusals:
         table.add_row(report.mark_policy(refusal.policy), "cannot run", style="dim")
@@ -366,13 +366,13 @@ def _simulation_values(
         "runs": [_outcome_values(outcome) for outcome in outcomes],
         "sweeps": [
             {
-                "key": each.key,
-                "model": each.model,
-                "own": each.own,
-                "values": list(each.values),
-                "runs": [[_outcome_values(run) for run in row] for row in each.outcomes],
+                "key": sweep.key,
+                "model": sweep.model,
+                "own": sweep.own,
+                "values": list(sweep.values),
+                "runs": [[_outcome_values(run) for run in row] for row in sweep.outcomes],
             }
-            for each in sweeps
+            for sweep in sweeps
         ],
     }
 

@@ -112,11 +112,11 @@ def fluid_bounds(jobs: Sequence[PeriodicJob], bandwidth: float) -> ScheduleOutco
     """
     require_jobs(jobs, bandwidth)
     alone = [job.transfer_bytes / job.cycle_s(bandwidth) for job in jobs]
-    left, computed = bandwidth, 0.0
+    spare, computed = bandwidth, 0.0
     worth = [job.weight * job.compute_s / job.transfer_bytes for job in jobs]
     for number in sorted(range(len(jobs)), key=lambda number: -worth[number]):
-        taken = min(left, alone[number])
-        left -= taken
+        taken = min(spare, alone[number])
+        spare -= taken
         computed += worth[number] * taken
     efficiency = computed / sum(job.weight for job in jobs)
     return ScheduleOutcome(efficiency, max(1.0, sum(alone) / bandwidth))

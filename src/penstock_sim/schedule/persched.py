@@ -210,26 +210,26 @@ class _PeriodLoad:
     ) -> tuple[TransferStretch, ...] | None:
         """Place the transfer in the rest from `start_s` on; None if it does not end in time."""
         tiny_s, tiny_rate = _time * self._period_s, _rate * self._bandwidth
-        left = job.transfer_bytes
+        remaining_bytes = job.transfer_bytes
         stretches: list[TransferStretch] = []
         round_s = start_s - start_s % self._period_s
-        part = bisect_right(self._times, start_s % self._period_s) - 1
+        place = bisect_right(self._times, start_s % self._period_s) - 1
         now_s = start_s
-        while left > _volume * job.transfer_bytes:
-            if part == len(self._times):
-                part, round_s = 0, round_s + self._period_s
+        while remaining_bytes > _volume * job.transfer_bytes:
+            if place == len(self._times):
+                place, round_s = 0, round_s + self._period_s
             end_s = round_s + (
-                self._times[part + 1] if part + 1 < len(self._times) else self._period_s
+                self._times[place + 1] if place + 1 < len(self._times) else self._period_s
             )
-            rate = min(job.bytes_per_s, self._bandwidth - self._used[part])
+            rate = min(job.bytes_per_s, self._bandwidth - self._used[place])
             if rate > tiny_rate and end_s - now_s > tiny_s:
-                end_s = min(end_s, now_s + left / rate)
-                left -= rate * (end_s - now_s)
+                end_s = min(end_s, now_s + remaining_bytes / rate)
+                remaining_bytes -= rate * (end_s - now_s)
                 stretches.append(TransferStretch(now_s, end_s, rate))
             if end_s > until_s + tiny_s:
                 return None
             now_s = end_s
-            part += 1
+            place += 1
         return tuple(stretches)
 
     def add(self, stretches: Sequence[TransferStretch]) -> None:
@@ -241,18 +241,18 @@ class _PeriodLoad:
             if first == last and end_s - start_s < self._period_s / 2:
                 continue  # so short that both ends are one
             until = last if last > first else last + len(self._times)
-            for part in range(first, until):
-                self._used[part % len(self._times)] += rate
+            for place in range(first, until):
+                self._used[place % len(self._times)] += rate
 
     def _cut(self, time_s: float) -> int:
-        """Return the part that begins at a time; make one if there is none so near."""
+        """Return the place of the part that begins at a time; make one if none is so near."""
         tiny_s = _time * self._period_s
-        part = bisect_right(self._times, time_s) - 1
-        if time_s - self._times[part] <= tiny_s:
-            return part
-        following = self._times[part + 1] if part + 1 < len(self._times) else self._period_s
+        place = bisect_right(self._times, time_s) - 1
+        if time_s - self._times[place] <= tiny_s:
+            return place
+        following = self._times[place + 1] if place + 1 < len(self._times) else self._period_s
         if following - time_s <= tiny_s:
-            return (part + 1) % len(self._times)
-        self._times.insert(part + 1, time_s)
-        self._used.insert(part + 1, self._used[part])
-        return part + 1
+            return (place + 1) % len(self._times)
+        self._times.insert(place + 1, time_s)
+        self._used.insert(place + 1, self._used[place])
+        return place + 1

@@ -244,9 +244,9 @@ def list_schedule(jobs: Sequence[npt.ArrayLike], capacity: Capacity = 1) -> list
     then goes to the busiest resource, by the tasks that are left at each.
     """
     tasks, room = _read_sequences(jobs, capacity)
-    left = np.zeros(len(room), np.int64)
+    remaining = np.zeros(len(room), np.int64)
     for job in tasks:
-        np.add.at(left, job[job != SHARED], 1)
+        np.add.at(remaining, job[job != SHARED], 1)
     slots: list[list[int]] = [[] for _ in tasks]
     unfinished = [number for number, job in enumerate(tasks) if len(job)]
     slot = 0
@@ -255,7 +255,7 @@ def list_schedule(jobs: Sequence[npt.ArrayLike], capacity: Capacity = 1) -> list
     def urgency(number: int) -> tuple[int, int]:
         done = len(slots[number])
         resource = sequences[number][done]
-        busy = 0 if resource == SHARED else int(left[resource])
+        busy = 0 if resource == SHARED else int(remaining[resource])
         return done - len(sequences[number]), -busy
 
     while unfinished:
@@ -266,7 +266,7 @@ def list_schedule(jobs: Sequence[npt.ArrayLike], capacity: Capacity = 1) -> list
                 if not taken[resource]:
                     continue
                 taken[resource] -= 1
-                left[resource] -= 1
+                remaining[resource] -= 1
             slots[number].append(slot)
         unfinished = [
             number for number in unfinished if len(slots[number]) < len(sequences[number])
