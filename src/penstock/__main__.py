@@ -12,7 +12,7 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(130)  # 128 + SIGINT
 
 
 if __name__ == "__main__":

@@ -113,13 +113,13 @@ class Barrier:
 
     def __init__(self, page: mmap.mmap, rank: int, ranks: int) -> None:
         self._rounds = memoryview(page).cast("q")
-        self._own = _LINE * rank
+        self._line = _LINE * rank
         self._others = [_LINE * other for other in range(ranks) if other != rank]
         self._round = 0
 
     def __call__(self) -> None:
         rounds, self._round = self._rounds, self._round + 1
-        rounds[self._own] = self._round
+        rounds[self._line] = self._round
         for other in self._others:
             if rounds[other] < self._round:
                 self._wait(other)
@@ -228,7 +228,7 @@ def _end_on_signal() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # 128 + SIGTERM
     try:
         yield
     finally:
@@ -250,7 +250,7 @@ def _run_rank(
         os.setpgid(0, 0)  # its workers end with it
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it tidies up
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != starter:
+        if os.getppid() != starter:  # it ended before prctl
             os._exit(1)
         rank_links = [root for root, _ in links] if rank == 0 else [links[rank - 1][1]]
         sender = reports[rank][1]
@@ -267,7 +267,7 @@ def _run_rank(
             _flush_output()
             sender.send((_describe_error(rank, ranks, error), None))
     finally:
-        os._exit(code)
+        os._exit(code)  # a fork must not run its parent's exit handlers
 
 
 def _describe_error(rank: int, ranks: int, error: BaseException) -> PenstockError:
@@ -318,7 +318,7 @@ def _end(pids: list[int]) -> None:
     """End the remaining ranks and their workers; return when they have ended."""
     deadline_s = time.monotonic() + _GRACE_S
     alive = list(pids)
-    for sent in (None, signal.SIGTERM, signal.SIGKILL):
+    for sent in (None, signal.SIGTERM, signal.SIGKILL):  # None: see who has ended already
         for pid in alive if sent is not None else ():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, sent or 0)
@@ -370,7 +370,7 @@ def _accept_ranks(family: int, address: Any, ranks: int) -> list[socket.socket]:
     links: dict[int, socket.socket] = {}
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         if family == socket.AF_INET:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # restart at once
         try:
             listener.bind(address)
         except OSError as error:
@@ -390,7 +390,7 @@ def _accept_ranks(family: int, address: Any, ranks: int) -> list[socket.socket]:
                 ) from None
             link.settimeout(None)
             if family == socket.AF_INET:
-                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small messages
             with _explain_loss():
                 hello = link.recv(8, socket.MSG_WAITALL)
                 if len(hello) < 8:
@@ -411,10 +411,10 @@ def _connect(family: int, address: Any) -> socket.socket:
                 raise WorkerError(
                     f"rank 0 did not answer at {address!r} within {_MEET_S:.0f} s ({error})"
                 ) from None
-            time.sleep(0.02)
+            time.sleep(0.02)  # rank 0 does not listen yet
             continue
         if family == socket.AF_INET:
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small messages
         return link
 
 

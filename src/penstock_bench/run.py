@@ -179,7 +179,7 @@ def run_workload(job: BenchJob, crew: Crew) -> list[Walks] | None:
     job = replace(job, seed=crew.share(job.seed))
     sharpen_timers()
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # collections while steps are timed pass over what is there
     with _bring_data(job, crew) as (job, staging_s):
         crew.barrier()
         started_ns = time.perf_counter_ns()

@@ -381,7 +381,7 @@ _offered: tuple[Policy, ...] = ("staging", "nopfs", "penstock", "penstock_local"
 
 
 def _make_tier(name: str, capacity_mb: float, rate: float) -> dict[str, Any]:
-    capacity_mb = max(capacity_mb, 0.1 / BYTES)
+    capacity_mb = max(capacity_mb, 0.1 / BYTES)  # amounts of a scenario are above 0
     return {"name": name, "capacity_mb": capacity_mb, "threads": 1, "read_mb_s": {1: rate}}
 
 

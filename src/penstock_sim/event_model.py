@@ -107,11 +107,11 @@ class EventCluster:
             else None
         )
         self.window_bytes = int(system.staging.capacity_mb * BYTES)
-        self._left = contention.find_remaining(
+        self._spare = contention.find_remaining(
             scenario, peers=self.placement.kept > 0, storage=True
         )
         shares = system.storage.shares(training.nodes)
-        self.storage = SharedStorage(self.queue, shares * self._left.storage * _bytes_per_ns)
+        self.storage = SharedStorage(self.queue, shares * self._spare.storage * _bytes_per_ns)
         self.moved: Counter[str] = Counter()
         self.tier_bytes = np.zeros(len(system.tiers), np.int64)
         self.ranks = [EventRank(self, rank) for rank in range(training.nodes)]
@@ -122,7 +122,7 @@ class EventCluster:
     def make_devices(self) -> NodeDevices:
         """Make the devices of a node."""
         system = self._scenario.system
-        link = system.network_mb_s * self._left.peers * _bytes_per_ns
+        link = system.network_mb_s * self._spare.peers * _bytes_per_ns
         return NodeDevices(
             tuple(Device(tier.rate_mb_s * _bytes_per_ns) for tier in system.tiers),
             Device(link),
@@ -154,8 +154,8 @@ class EventCluster:
             tiers_mb.append((self.tier_bytes / BYTES).tolist())
         took = np.diff(ends, prepend=0)
         notes = {"tiers_mb": tiers_mb, "events": self.queue.made}
-        if self._left != contention.ALL:
-            notes["network"] = self._left._asdict()
+        if self._spare != contention.ALL:
+            notes["network"] = self._spare._asdict()
         stall = (took - computing) / _ns
         return Result(
             scenario.name, self._policy, "events", float(ends[-1]) / _ns, 0.0, took / _ns, stall,

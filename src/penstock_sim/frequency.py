@@ -119,7 +119,7 @@ def _choose_kept(
     for number in range(len(traffic.tiers)):
         listed = used[tier == number]  # by first access
         samples = stream[listed].astype(np.int64)
-        rank = (np.int64(number) << 40) + np.arange(len(listed))
+        rank = (np.int64(number) << 40) + np.arange(len(listed))  # tier, then first access
         better = rank < known.rank[samples]
         chosen = samples[better]
         known.rank[chosen] = rank[better]

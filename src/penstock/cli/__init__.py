@@ -22,7 +22,7 @@ def main() -> None:
         except PenstockError as error:
             sys.exit(f"penstock: {error}")
         except KeyboardInterrupt:
-            sys.exit(130)
+            sys.exit(130)  # 128 + SIGINT
     from .app import main as run_command
 
     run_command()

@@ -211,10 +211,10 @@ def main() -> None:
         console.say(text)
         sys.exit(1)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(130)  # 128 + SIGINT
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
-        sys.exit(141)
+        sys.exit(141)  # 128 + SIGPIPE
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
     """Seconds as milliseconds to days: 2 h 5 min."""
     if seconds < 5e-7:
         return "0 s"
-    if seconds < 0.9995:
+    if seconds < 0.9995:  # else it would be shown as 1,000 ms
         return f"{number(seconds * 1000)} ms"
     if seconds < 119.5:
         return f"{seconds:.3g} s"

@@ -27,7 +27,7 @@ Parts = Sequence[tuple[str, Bytes]]
 # -- tar -------------------------------------------------------------------------------------------
 
 _BLOCK = 512
-_TAR_RECORD = 20 * _BLOCK
+_TAR_RECORD = 20 * _BLOCK  # archives are padded to whole records
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff%]")
 
 
@@ -136,7 +136,7 @@ def encode_record_head(size: int) -> bytes:
 
 def mask_crc(crc: int) -> bytes:
     """Encode a CRC-32C in TFRecord's masked form."""
-    turned = (crc >> 15 | crc << 17) + 0xA282EAD8
+    turned = (crc >> 15 | crc << 17) + 0xA282EAD8  # TFRecord's: a CRC over CRCs is weak
     return struct.pack("<I", turned & 0xFFFFFFFF)
 
 
@@ -201,9 +201,7 @@ def _encode_varints(values: npt.NDArray[Any]) -> bytes:
     """Encode numbers one after the other, seven bits a byte, lowest first. No loop over the
     values."""
     words = values.view(np.uint64)
-    shifts = np.arange(0, 70, 7, dtype=np.uint64)
-    groups = words[:, None] >> np.minimum(shifts, 63)
-    groups[:, 9] = words >> np.uint64(63)
+    groups = words[:, None] >> np.arange(0, 70, 7, dtype=np.uint64)  # ten bytes: shifts to 63
     used = np.maximum((groups != 0).sum(axis=1), 1)
     place = np.arange(10)
     out = (groups & 0x7F).astype(np.uint8)

@@ -123,7 +123,7 @@ class LmdbConversion(Conversion):
             return
         digests.write(b"".join(sample.digest() for sample in pending))
         digests.flush()
-        os.fsync(digests.fileno())
+        os.fsync(digests.fileno())  # before the samples: none may be committed without its digest
         size = sum(len(data) for sample in pending for _, data in sample.parts)
         while True:
             try:

@@ -181,7 +181,7 @@ def _refuse_marks(name: str, index: Index, marks: set[str]) -> None:
         raise UsageError(f"{name} has a field {taken.pop()!r}, as batches: use mix(rename=)")
 
 
-def _choose_own(
+def _choose_fields(
     sample: LoadedSample, source: int, fields: Sequence[Field], has_label: bool, raw: Any = bytes
 ) -> LoadedSample:
     """Return the sample with the fields of its dataset, named and shaped as there."""
@@ -232,7 +232,7 @@ class _SourceDecode:
         fields = self._fields[source]
         if fields and f"{source}/{fields[0].name}" in sample:  # else it was chosen by number
             raw = memoryview if decode is not None and can_take_views(decode) else bytes
-            sample = _choose_own(sample, source, fields, self._has_labels[source], raw)
+            sample = _choose_fields(sample, source, fields, self._has_labels[source], raw)
         value: Any = sample if decode is None else decode(sample)
         return value if self._then is None else self._then(value)
 
@@ -339,7 +339,7 @@ class MixtureKind(Kind):
         source = bisect.bisect_right(self._first, sample.stream[2]) - 1
         if self._decodes is not None:
             has_label = self.parts[source].index.label_column is not None
-            sample = _choose_own(sample, source, self._fields[source], has_label)
+            sample = _choose_fields(sample, source, self._fields[source], has_label)
         sample.update({"source": source, "pass": 0})
         return sample
 

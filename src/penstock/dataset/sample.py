@@ -167,7 +167,7 @@ def _list_elements(row: Any, is_text: bool) -> Any:
     return row.tobytes() if is_text else row
 
 
-_poll_ns = 100_000_000
+_poll_ns = 100_000_000  # Ctrl-C is noticed between polls
 
 
 class FieldReader:

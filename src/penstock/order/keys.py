@@ -17,7 +17,7 @@ TABLE_COUNT_MAX = 4096
 """Maximum count of a permutation that is a table; larger ones are ciphers."""
 
 WORD = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio
 
 
 def mix64(z: int) -> int:

@@ -268,7 +268,7 @@ def _chi_square_tail(statistic: npt.NDArray[np.float64], degrees: int) -> npt.ND
     Q is the incomplete gamma function, from Q(1/2) or Q(1) upwards by
     Q(a + 1, y) = Q(a, y) + y^a exp(-y) / Gamma(a + 1).
     """
-    y = np.maximum(statistic / 2, 1e-300)[:, None]
+    y = np.maximum(statistic / 2, 1e-300)[:, None]  # its logarithm is taken
     least = 0.5 if degrees % 2 else 1.0
     first = [math.erfc(math.sqrt(half)) if degrees % 2 else math.exp(-half) for half in y[:, 0]]
     a = np.arange(least, degrees / 2)

@@ -47,7 +47,7 @@ LengthsOf = Callable[[Ids], Int]
 
 Levels = npt.NDArray[np.uint16]
 
-_levels = 65535
+_levels = 65535  # the most that uint16 holds
 
 
 @dataclass(frozen=True, slots=True)

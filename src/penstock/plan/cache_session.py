@@ -101,7 +101,7 @@ look_ns = 500_000
 """Interval of looking at slots that another rank has claimed, and at memory that peers free."""
 
 _busy_ns = int(limits.busy_cache_block_s * 1e9)
-_answer_ns = min(_busy_ns, int(limits.peer_timeout_s * 0.8e9))
+_answer_ns = min(_busy_ns, int(limits.peer_timeout_s * 0.8e9))  # before the peer gives up
 _fetches_at_once = 2
 """Fetches to a node that are not full: one is answered while the other is on its way."""
 _page = 4096

@@ -272,7 +272,7 @@ class BrokerSession:
 def _read_transfer_key(caller: _Caller, message: Message) -> tuple[int, int]:
     """Return the key of the transfer that a message is about."""
     which = message.get("id")
-    if type(which) is not int or not 0 <= which < 1 << 53:
+    if type(which) is not int or not 0 <= which < 1 << 53:  # no bool; JSON is exact to 2^53
         raise UsageError(f"id is {which!r:.100}: use a whole number, 0 or more")
     return caller.number, which
 

@@ -28,7 +28,7 @@ Answer = Callable[[Peer, PeerRequest], None]
 """Function by which a node answers a request."""
 
 
-def held(node: int, key: int, length: int) -> bytes:
+def key_bytes(node: int, key: int, length: int) -> bytes:
     """Return the bytes that a node has of a key."""
     return random_bytes(length, node << 32 | key)
 
@@ -121,14 +121,14 @@ class Fetching:
     def _bytes(self, number: int) -> bytes:
         key, length = int(self.keys[number]), int(self.lengths[number])
         if (key, length) not in self._held:
-            self._held[key, length] = held(self.node, key, length)
+            self._held[key, length] = key_bytes(self.node, key, length)
         return self._held[key, length]
 
 
 def answer_all(peer: Peer, request: PeerRequest) -> None:
     """Answer with every key."""
     pairs = zip(request.keys.tolist(), request.lengths.tolist(), strict=True)
-    peer.answer(request.number, [held(peer.node, key, length) for key, length in pairs])
+    peer.answer(request.number, [key_bytes(peer.node, key, length) for key, length in pairs])
 
 
 def drive(

@@ -313,14 +313,14 @@ class _ArrayColumn:
     """Column on the host: arrays of strings and other dtypes that tensors lack."""
 
     def __init__(self) -> None:
-        self._parts: list[npt.NDArray[Any]] = []
+        self._arrays: list[npt.NDArray[Any]] = []
 
     def add(self, rows: npt.NDArray[Any]) -> None:
-        self._parts.append(rows.copy())
+        self._arrays.append(rows.copy())
 
     def gather(self, request: DeviceRequest) -> npt.NDArray[Any]:
-        self._parts = [np.concatenate(self._parts)] if len(self._parts) > 1 else self._parts
-        rows: npt.NDArray[Any] = self._parts[0][request.host]
+        self._arrays = [np.concatenate(self._arrays)] if len(self._arrays) > 1 else self._arrays
+        rows: npt.NDArray[Any] = self._arrays[0][request.host]
         return rows
 
 

@@ -22,7 +22,7 @@ import torch
 from ..order.keys import TABLE_COUNT_MAX, derive_cipher_key
 from ..order.order import Order
 
-_FIRST = tl.constexpr(0x85EBCA6B)
+_FIRST = tl.constexpr(0x85EBCA6B)  # multipliers of MurmurHash3's finaliser, and of the core
 _SECOND = tl.constexpr(0xC2B2AE35)
 
 # Arguments that differ from call to call.

@@ -17,12 +17,12 @@ from ..loader.loader import Loader
 register_pytree_node(
     Batch,
     lambda batch: (list(batch.values()), list(batch)),
-    lambda parts, names: Batch(zip(names, parts, strict=True)),
+    lambda leaves, names: Batch(zip(names, leaves, strict=True)),
 )
 register_pytree_node(
     Ragged,
     lambda ragged: ([ragged.values, ragged.offsets], None),
-    lambda parts, _: Ragged(*parts),
+    lambda leaves, _: Ragged(*leaves),
 )
 
 

@@ -160,7 +160,7 @@ class WorkerOpening:
 
     def __call__(self, number: int) -> Callable[[BatchTask], Any]:
         if self.process:
-            torch.set_num_threads(1)
+            torch.set_num_threads(1)  # processes share the cores, as torch's own workers do
             seed_all(self.seed + number)
             torch_worker._worker_info = torch_worker.WorkerInfo(
                 id=number,
@@ -238,7 +238,7 @@ class Generator(NamedTuple):
 _generators = (
     Generator(random.seed, random.random, random.getstate, random.setstate),
     Generator(
-        lambda key: np.random.seed(key & 0xFFFFFFFF),
+        lambda key: np.random.seed(key & 0xFFFFFFFF),  # numpy takes 32 bits
         np.random.random,
         np.random.get_state,
         np.random.set_state,
@@ -279,7 +279,7 @@ class SampleSeeds:
         self._restores = restores
         self._drawn: set[Generator] = set()
         self._epoch: int | None = None
-        self._left = 0  # items of the epoch still to be watched
+        self._unwatched = 0  # items of the epoch still to be watched
         self._is_watching = False  # in this batch
 
     @property
@@ -295,8 +295,8 @@ class SampleSeeds:
         if not self._is_alone:
             return function(task)
         if task.epoch != self._epoch:
-            self._epoch, self._left = task.epoch, _watched_items
-        self._is_watching = self._left > 0
+            self._epoch, self._unwatched = task.epoch, _watched_items
+        self._is_watching = self._unwatched > 0
         if not self._restores:
             seed_all(task.key)
             return function(task)
@@ -313,7 +313,7 @@ class SampleSeeds:
     def call(self, place: DrawPoint, function: Callable[[Any], _Value], argument: Any) -> _Value:
         """Call a function that makes a sample, or a batch of samples, with its own seeds."""
         # A batch's collation is watched although its items have used up the number to be watched.
-        is_watched = self._left > 0 or (self._is_watching and place[2] < 0)
+        is_watched = self._unwatched > 0 or (self._is_watching and place[2] < 0)
         seeded = _generators if is_watched else self._drawn
         if not seeded:
             return function(argument)
@@ -322,7 +322,7 @@ class SampleSeeds:
             generator.seed(key)
         value = function(argument)
         if is_watched:
-            self._left -= 1
+            self._unwatched -= 1
             new = [one for one in _generators if one not in self._drawn]
             self._drawn |= {one for one in new if one.has_moved(key)}
         return value

@@ -170,7 +170,7 @@ def _run_command(command: list[str]) -> int:
         raise UsageError(f"cannot run {command[0]}: {error.strerror}") from None
     finally:
         signal.signal(signal.SIGINT, before)
-    return code if code >= 0 else 128 - code
+    return code if code >= 0 else 128 - code  # a shell shows signals so
 
 
 def _import_trace(

@@ -265,9 +265,9 @@ def read_layout(file: Bytes) -> PayloadLayout | None:
     head = bytes(file[:_HEAD_BYTES])
     at, method = 0, slice(0, 0)
     if head[:4] == b"PK\x03\x04":
-        flags, packed = struct.unpack_from("<HH", head, 6)
+        flags, packed = struct.unpack_from("<HH", head, 6)  # of the zip's local header
         name, extra = struct.unpack_from("<HH", head, 26)
-        if packed or flags & 8 or head[30 : 30 + name] != b"x.npy":
+        if packed or flags & 8 or head[30 : 30 + name] != b"x.npy":  # 8: sizes follow later
             return None
         at, method = 30 + name + extra, slice(6, 10)
     stream = io.BytesIO(head[at:])
@@ -277,7 +277,7 @@ def read_layout(file: Bytes) -> PayloadLayout | None:
     except (ValueError, KeyError):
         raise FormatError(f"a data file starts with {head[:8]!r}: it is no .npz or .npy") from None
     begin = at + stream.tell()
-    checked = (method, slice(18 if at else 0, begin))
+    checked = (method, slice(18 if at else 0, begin))  # not the time, date and CRC-32
     contents = tuple(file[piece].copy() for piece in checked)
     return PayloadLayout(begin, dtype, shape, fortran, checked, contents)
 

@@ -257,7 +257,7 @@ def _open_compressed(target: AtomicFile, compression: str, level: int) -> IO[byt
 
 
 def _write_row(file: IO[bytes], sample: npt.NDArray[Any]) -> None:
-    for start in range(0, len(sample), 1 << 18):
+    for start in range(0, len(sample), 1 << 18):  # bounds the memory of the text
         text = _format_values(sample[start : start + (1 << 18)])
         last = start + (1 << 18) >= len(sample)
         file.write(text[:-1] + b"\n" if last else text)

@@ -336,7 +336,7 @@ def _make_tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any])
 
 def _draw_uniform(size: tuple[int, ...], *key: int) -> Grid:
     """Values in [-0.5, 0.5)."""
-    drawn = (_draw_words(math.prod(size), *key) >> np.uint64(11)).astype(np.float64)
+    drawn = (_draw_words(math.prod(size), *key) >> np.uint64(11)).astype(np.float64)  # 53 bits
     return (drawn * 2.0**-53 - 0.5).reshape(size)
 
 

@@ -243,7 +243,7 @@ def group_labels(bounds: Sequence[int], names: Sequence[str]) -> Iterator[tuple[
     bounds: ends of the groups; middles are shares of the width up to the end of the last group.
     """
     middles = [(start + end) / 2 for start, end in pairwise(bounds)]
-    room = max((7.2 * len(name) + 12 for name in names), default=0.0)
+    room = max((7.2 * len(name) + 12 for name in names), default=0.0)  # pixels, and a gap
     shown = keep_apart(middles, Axis(0, max(1, bounds[-1]), 0, PHONE), room)
     for middle, name in zip(middles, names, strict=True):
         if middle in shown:

@@ -19,7 +19,7 @@ def percent(share: float) -> str:
 def size(megabytes: float) -> str:
     """MB in decimal units: 1.5 GB."""
     for name, unit in (("kB", 1e-3), ("MB", 1.0), ("GB", 1e3), ("TB", 1e6)):
-        if megabytes < unit * 999.5:
+        if megabytes < unit * 999.5:  # else it would be 1e+03
             return f"{megabytes / unit:.3g} {name}"
     return f"{number(megabytes / 1e9)} PB"
 
@@ -35,7 +35,7 @@ def size_unit(high: float) -> tuple[float, str]:
 def latency(seconds: float) -> str:
     """Short times in three digits, from microseconds on."""
     for name, unit in (("µs", 1e-6), ("ms", 1e-3)):
-        if seconds < 999.5 * unit:
+        if seconds < 999.5 * unit:  # else it would be 1e+03
             return f"{seconds / unit:.3g} {name}" if seconds else "0"
     return duration(seconds)
 

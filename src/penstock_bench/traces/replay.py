@@ -380,7 +380,7 @@ def _is_there(path: str, size: int, sparse: bool) -> bool:
         raise UsageError(
             f"{path} is there and no file of {size:,} bytes: give --synthesize a folder of its own"
         )
-    if not sparse and status.st_blocks * 512 < size // 2:
+    if not sparse and status.st_blocks * 512 < size // 2:  # blocks of 512 bytes everywhere
         raise UsageError(
             f"{path} was made sparse: reading it asks no device; give --synthesize another folder"
         )

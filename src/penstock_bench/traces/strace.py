@@ -82,13 +82,13 @@ class _OpenFiles:
 
 @dataclass(slots=True)
 class _Call:
-    """A finished system call. given: its arguments as text. found: after the result."""
+    """A finished system call. given: its arguments as text. rest: after the result."""
 
     thread: int
     name: str
     given: str
     result: int
-    found: str
+    rest: str
     start_ns: int
     duration_ns: int
     table: _OpenFiles
@@ -278,7 +278,7 @@ class StraceLog:
             if reading:
                 self._add(call, OPEN, path, result=call.result)
             return
-        given = re.match(r"<([^<>]*)>", call.found)
+        given = re.match(r"<([^<>]*)>", call.rest)
         file = _Open(given[1] if given else path, call.table)
         if not file.path.startswith("/") and given:
             return

@@ -127,28 +127,28 @@ def fluid_bounds(jobs: Sequence[PeriodicJob], bandwidth: float) -> ScheduleOutco
 
 @dataclass(slots=True)
 class _Running:
-    """A job on its way through its cycles: it computes until `ready_s`, or has `left` bytes to
-    transfer."""
+    """A job on its way through its cycles: it computes until `ready_s`, or has
+    `remaining_bytes` to transfer."""
 
     job: PeriodicJob
     cycle_s: float
     ready_s: float
-    left: float = 0.0
+    remaining_bytes: float = 0.0
     rate: float = 0.0
     cycles: int = 0
     idle_since_s: float = 0.0
 
     def find_next_s(self, now_s: float) -> float:
         """Return the time of the job's next event, as things are."""
-        if not self.left:
+        if not self.remaining_bytes:
             return self.ready_s
-        return now_s + self.left / self.rate if self.rate else math.inf
+        return now_s + self.remaining_bytes / self.rate if self.rate else math.inf
 
     def advance(self, now_s: float, next_s: float, tiny_s: float) -> None:
         """Let a transfer go on, or end."""
-        self.left -= self.rate * (next_s - now_s)
-        if self.left <= self.rate * tiny_s:
-            self.left, self.rate = 0.0, 0.0
+        self.remaining_bytes -= self.rate * (next_s - now_s)
+        if self.remaining_bytes <= self.rate * tiny_s:
+            self.remaining_bytes, self.rate = 0.0, 0.0
             self.cycles += 1
             self.idle_since_s = next_s
             self.ready_s = next_s + self.job.compute_s
@@ -187,7 +187,7 @@ def simulate(
         if next_s > horizon_s:
             break
         for runner in running:
-            if runner.left:
+            if runner.remaining_bytes:
                 runner.advance(now_s, next_s, tiny_s)
         now_s = next_s
     return compute_outcome(
@@ -202,9 +202,9 @@ def _decide(
 ) -> None:
     """Let jobs that have done computing wait from now on, and give a rate to each that waits."""
     for runner in running:
-        if not runner.left and runner.ready_s <= now_s + tiny_s:
-            runner.left = runner.job.transfer_bytes
-    active = [runner for runner in running if runner.left]
+        if not runner.remaining_bytes and runner.ready_s <= now_s + tiny_s:
+            runner.remaining_bytes = runner.job.transfer_bytes
+    active = [runner for runner in running if runner.remaining_bytes]
     elapsed_s = now_s or math.inf
     waiting = [
         Waiting(
