@@ -142,11 +142,11 @@ def _trace_epoch(
     scenario = workload.scenario
     nodes, batch = scenario.training.nodes, scenario.batch
     first, last = epoch * scenario.steps, (epoch + 1) * scenario.steps
-    part = streams[:, first * batch : last * batch]
-    node, place = np.nonzero(part & _again == 0)
+    window = streams[:, first * batch : last * batch]
+    node, place = np.nonzero(window & _again == 0)
     if not len(node):
         return
-    marked = part[node, place]
+    marked = window[node, place]
     keep, samples = marked >= _kept, (marked & ~_kept).astype(np.int64)
     step = place // batch  # of this epoch
     size = workload.sizes[samples]
