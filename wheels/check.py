@@ -26,14 +26,15 @@ from typing import Any, NamedTuple
 
 from . import ARCHITECTURES, DIST, ROOT, SIZE_BYTES_MAX, WORK, aarch64, trials
 from .build import check_wheel
-from .interpreters import Interpreter, find_interpreters
+from .interpreters import Interpreter, describe_interpreter, find_interpreters
 
 OLDEST_NUMPY = {"3.11": "1.26.0", "3.12": "1.26.0", "3.13": "2.1.0", "3.14": "2.3.2"}
 """First numpy with wheels for each Python; 1.26 is the oldest that penstock takes."""
 
 FIRST_BATCH_S_MAX = 10.0
 OLD_PROCESSOR = "Nehalem"
-"""A processor of 2008, which has SSE 4.2 and neither AVX nor BMI."""
+OLD_INSTRUCTIONS = "sse4_2 popcnt"
+"""A processor of 2008, and what it has that the core uses: neither AVX nor BMI."""
 
 HERE = Path(__file__).parent
 
@@ -64,6 +65,7 @@ class Outcome:
     interpreters: set[str] = field(default_factory=set)
     without_trials: bool = False
     trials: list[trials.Result] = field(default_factory=list)
+    is_fast: bool | None = None
 
 
 def main() -> None:
@@ -102,6 +104,12 @@ def main() -> None:
             fitting = [each for each in native if interpreter in serve(each, interpreters)]
             if fitting:
                 outcome.trials = trials.run_all(fitting[0], interpreter.path)
+    made = describe_interpreter(str(ROOT / ".venv" / "bin" / "python"))
+    fitting = [each for each in native if made and made in serve(each, [made])]
+    if fitting:
+        compare_speed(fitting[0], outcome)
+    else:
+        outcome.left_out.append("speed beside a build of the source: needs make setup")
     sys.exit(0 if print_table(outcome) else 1)
 
 
@@ -159,20 +167,16 @@ def try_installed(wheel: Path, interpreter: Interpreter, goldens: Path, outcome:
         )
         outcome.first_batch.append(FirstBatch(clock_s, cpu_s, load))
         name = f"{wheel.stem.split('-', 2)[2]} on {interpreter.name}, numpy {found['numpy']}"
-        tried = ["/".join(found["backends"]), "/".join(found["levels"])]
+        tried = ["/".join(found["backends"]), describe_kernels(found)]
         for kind in ("old-kernel", "no-ring"):
             _run_smoke([python], goldens, {"PATH": str(folder / "bin")}, kind)
             tried.append(kind)
         emulator = shutil.which("qemu-x86_64-static")
         if emulator:
             command = [emulator, "-cpu", OLD_PROCESSOR, python]
-            variables = {"PATH": str(folder / "bin"), "PENSTOCK_EMULATED": "1"}
+            variables = {"PATH": str(folder / "bin"), "PENSTOCK_EMULATED": OLD_INSTRUCTIONS}
             old = _run_smoke(command, goldens, variables)
-            if old["levels"] != ["scalar"]:
-                raise SystemExit(
-                    f"{wheel.name}: a processor without AVX2 was given {old['levels']}"
-                )
-            tried.append(f"{OLD_PROCESSOR} (scalar)")
+            tried.append(f"{OLD_PROCESSOR} ({describe_kernels(old)})")
         else:
             outcome.left_out.append(f"{name} on an old processor: needs qemu-user-static")
         commands = folder / "bin" / "penstock"
@@ -203,7 +207,7 @@ def _try_on_aarch64(wheel: Path, goldens: Path, outcome: Outcome) -> None:
         for package in (wheel, *store.glob(f"numpy-{OLDEST_NUMPY['3.11']}-*aarch64.whl")):
             with zipfile.ZipFile(package) as archive:
                 archive.extractall(site)
-        variables = aarch64.environment(site) | {"PENSTOCK_EMULATED": "1"}
+        variables = aarch64.environment(site) | {"PENSTOCK_EMULATED": "asimd"}
         found = _run_smoke(command, goldens, variables)
     outcome.left_out.append(
         "worker processes and shared caches on aarch64: qemu starts no other programs, and "
@@ -212,7 +216,7 @@ def _try_on_aarch64(wheel: Path, goldens: Path, outcome: Outcome) -> None:
     outcome.architectures.add("aarch64")
     name = f"{wheel.stem.split('-', 2)[2]} on 3.11 under qemu, numpy {found['numpy']}"
     outcome.ran.append(name)
-    print(f"{name}: {'/'.join(found['backends'])}, {'/'.join(found['levels'])}", flush=True)
+    print(f"{name}: {'/'.join(found['backends'])}, {describe_kernels(found)}", flush=True)
 
 
 def _run_smoke(
@@ -223,6 +227,21 @@ def _run_smoke(
     said = run(*command, HERE / "smoke.py", goldens, *options, env=variables | scratch)
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
+
+
+def describe_kernels(found: dict[str, Any]) -> str:
+    """The kernels that were in use, and what for."""
+    parts: dict[str, list[str]] = {}
+    for what, kernel in found["kernels"].items():
+        parts.setdefault(kernel, []).append(what)
+    return "; ".join(f"{kernel}: {', '.join(names)}" for kernel, names in parts.items())
+
+
+def compare_speed(wheel: Path, outcome: Outcome) -> None:
+    """Hold a wheel against the build of `make setup`, by `speed.py`."""
+    print(f"speed of {wheel.name} beside the build of make setup", flush=True)
+    command = [ROOT / ".venv" / "bin" / "python", "-m", "wheels.speed", wheel]
+    outcome.is_fast = subprocess.run(command, cwd=ROOT).returncode == 0
 
 
 def version_of(wheel: Path) -> str:
@@ -291,6 +310,15 @@ def print_table(outcome: Outcome) -> bool:
             outcome.architectures == set(ARCHITECTURES),
         ),
     ]
+    if outcome.is_fast is not None:
+        rows.append(
+            (
+                "speed and kernels beside a build of the source",
+                ">= 0.95, equal",
+                "as listed above",
+                outcome.is_fast,
+            )
+        )
     if not outcome.without_trials:
         rows.append(
             (

@@ -24,6 +24,9 @@ from typing import Any
 
 STARTED = time.monotonic()
 
+EMULATED = os.environ.get("PENSTOCK_EMULATED", "")
+"""What the processor has that an emulator pretends to be; "" on a real one."""
+
 FILES, RECORDS, RECORD_BYTES = 60, 512, 4096
 
 
@@ -54,7 +57,7 @@ def forbid(kind: str) -> None:
         raise OSError(ctypes.get_errno(), "prctl: no filter of system calls can be set here")
 
 
-def check_order(goldens: dict[str, Any]) -> list[str]:
+def check_order(goldens: dict[str, Any]) -> None:
     """Compare orders with the recorded values, on each instruction set of this processor."""
     import numpy as np
 
@@ -75,12 +78,37 @@ def check_order(goldens: dict[str, Any]) -> list[str]:
         assert zlib.crc32(out.astype("<u8").tobytes()) == goldens["checksum"], level
     order = Order(1_281_167, seed=42, epoch=3)
     assert order.samples([0, 1, 2, 3]).tolist() == goldens["order"]
-    levels: list[str] = _core.list_order_levels()
-    flags = Path("/proc/cpuinfo").read_text().split()
-    emulated = bool(os.environ.get("PENSTOCK_EMULATED"))  # that file is of the processor below
-    for level, flag in (("avx2", "avx2"), ("avx512", "avx512bw")):
-        assert emulated or (level in levels) == (flag in flags), f"{levels}, and {flag} is not so"
-    return levels
+
+
+def check_kernels(emulated: str = "") -> dict[str, str]:
+    """Compare the kernels in use with what the processor has; they are returned.
+
+    emulated:  what an emulated processor has, as /proc/cpuinfo would list it: that file is of the
+               processor below.
+    """
+    from penstock import _core
+
+    flags = set((emulated or Path("/proc/cpuinfo").read_text()).split())
+
+    def choose(*choices: tuple[str, str], otherwise: str = "portable") -> str:
+        fitting = (name for name, needed in choices if flags.issuperset(needed.split()))
+        return next(fitting, otherwise)
+
+    is_x86 = platform.machine() == "x86_64"
+    wanted = {
+        "JPEG": choose(("avx2", "avx2 bmi1 bmi2")),
+        "JSON fields": choose(("avx2", "avx2"), otherwise="sse2" if is_x86 else "portable"),
+        "checksums": choose(("sse4.2", "sse4_2")),
+        "lines": choose(("avx2", "avx2 bmi1 bmi2")),
+        "orders": choose(
+            ("avx512", "avx512f avx512dq avx512vl avx512bw"), ("avx2", "avx2"), otherwise="scalar"
+        ),
+        "resizing": choose(("avx2", "avx2 f16c")),
+        "selections": choose(("bmi2", "bmi1 bmi2 popcnt")),
+    }
+    used: dict[str, str] = _core.list_kernels()
+    assert used == wanted, f"{used} are in use, and this processor allows {wanted}"
+    return used
 
 
 def write_data(folder: Path) -> dict[str, bytes]:
@@ -197,7 +225,8 @@ def main() -> None:
         with penstock.Loader(dataset, 16, rank=0, world_size=1) as loader:
             next(iter(loader))
         first_batch_s, first_batch_cpu_s = time.monotonic() - STARTED, time.process_time()
-        levels = check_order(goldens)
+        kernels = check_kernels(EMULATED)
+        check_order(goldens)
         from penstock.engine.read_method import probe_io_uring
 
         refused = probe_io_uring() != 0
@@ -205,15 +234,14 @@ def main() -> None:
         if refused:
             check_refusal_of_ring()
         backends = check_reading(folder, not refused)
-        emulated = bool(os.environ.get("PENSTOCK_EMULATED"))
-        if not emulated:
+        if not EMULATED:
             check_workers()
     found = {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "numpy": np.__version__,
         "penstock": penstock.__version__,
-        "levels": levels,
+        "kernels": kernels,
         "backends": backends,
         "first_batch_s": round(first_batch_s, 3),
         "first_batch_cpu_s": round(first_batch_cpu_s, 3),

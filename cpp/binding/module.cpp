@@ -23,6 +23,7 @@ void bind_gather(nanobind::module_& m);
 void bind_json_fields(nanobind::module_& m);
 void bind_packing(nanobind::module_& m);
 void bind_images(nanobind::module_& m);
+void bind_kernels(nanobind::module_& m);
 
 namespace {
 
@@ -59,4 +60,5 @@ NB_MODULE(_core, m) {
   penstock::binding::bind_json_fields(m);
   penstock::binding::bind_packing(m);
   penstock::binding::bind_images(m);
+  penstock::binding::bind_kernels(m);
 }

@@ -128,6 +128,8 @@ std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t before) {
   return crc32c_portable(data, before);
 }
 
+std::string_view crc32c_kernel() noexcept { return processor().sse42 ? "sse4.2" : "portable"; }
+
 std::uint32_t crc32c_concat(std::uint32_t first, std::uint32_t second, std::size_t second_bytes) {
   // Zeros behind the first are a multiplication by x^(8 * bytes); bit 31 is x^0, as it is
   // reflected.

@@ -22,6 +22,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ground/parse_error.hpp"
@@ -133,6 +134,7 @@ enum class Kernel : std::uint8_t { portable, avx2 };  // the same pixels from ea
 
 // The kernels that this processor can run, portable first.
 std::span<const Kernel> list_kernels();
+std::string_view name_of(Kernel kernel) noexcept;
 
 // Decoding with memory and tables that are kept between calls. Not for two threads at once.
 class Decoder {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 
+#include "ground/processor.hpp"
 #include "images/jpeg.hpp"
 #include "images/jpeg_kernel.hpp"
 
@@ -285,16 +286,6 @@ const KernelFunctions& choose_functions(Kernel kernel) {
   return portable_functions;
 }
 
-bool has_avx2() noexcept {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2");
-#else
-  return false;
-#endif
-}
-
 struct Range {
   std::uint32_t begin = 0, end = 0;
 };
@@ -344,8 +335,12 @@ RowRange find_rows(const Header& header, const Region& region) {
 
 std::span<const Kernel> list_kernels() {
   static constexpr Kernel kernels[] = {Kernel::portable, Kernel::avx2};
-  static const std::size_t count = has_avx2() ? 2 : 1;
+  static const std::size_t count = processor().avx2 && processor().bmi ? 2 : 1;
   return {kernels, count};
+}
+
+std::string_view name_of(Kernel kernel) noexcept {
+  return kernel == Kernel::avx2 ? "avx2" : "portable";
 }
 
 struct Decoder::State {

@@ -5,11 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "ground/processor.hpp"
 #include "images/resample_kernel.hpp"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 namespace penstock::images {
 namespace {
@@ -184,13 +181,6 @@ void convert(const std::uint8_t* levels, std::size_t count, const float* scales,
   }
 }
 
-#if defined(__x86_64__)
-bool has_half_conversions() noexcept {
-  unsigned a, b, c, d;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-}
-#endif
-
 const ResampleKernel& find_kernel(unsigned kernel) noexcept {
 #if defined(__x86_64__)
   if (kernel == 1) return avx2_kernel;
@@ -205,15 +195,9 @@ constexpr std::size_t round_up(std::size_t size) noexcept { return (size + 15) /
 
 const ResampleKernel portable_kernel{sum_rows, sum_columns, transpose, convert};
 
-unsigned count_kernels() noexcept {
-#if defined(__x86_64__)
-  // Not all compilers have a name for the second.
-  static const bool has_both = __builtin_cpu_supports("avx2") && has_half_conversions();
-  return has_both ? 2 : 1;
-#else
-  return 1;
-#endif
-}
+unsigned count_kernels() noexcept { return processor().avx2 && processor().f16c ? 2 : 1; }
+
+std::string_view name_kernel(unsigned kernel) noexcept { return kernel == 1 ? "avx2" : "portable"; }
 
 void resample(const Pixels& source, const Resize& taps, const Target& target,
               ResampleScratch& scratch, unsigned kernel) {

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace penstock::images {
@@ -84,5 +85,6 @@ void resample(const Pixels& source, const Resize& taps, const Target& target,
 void resample(const Pixels& source, const Resize& taps, const Target& target,
               ResampleScratch& scratch);
 unsigned count_kernels() noexcept;
+std::string_view name_kernel(unsigned kernel) noexcept;
 
 }  // namespace penstock::images

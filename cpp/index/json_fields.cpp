@@ -78,7 +78,7 @@ __attribute__((target("avx2"))) const char* find_special_avx2(const char* at, co
 #endif
 
 const char* find_special(const char* at, const char* end, unsigned& high) {
-  static const FindSpecial find_far = list_special_finders().front();
+  static const FindSpecial find_far = list_special_finders().front().find;
 #if defined(__x86_64__)
   for (const char* near = at + std::min(end - at, long_bytes); near - at >= 16; at += 16) {
     const Marks marks = mark_sse2(at);
@@ -469,13 +469,13 @@ void empty_row(Column& column) {
 
 }  // namespace
 
-std::vector<FindSpecial> list_special_finders() {
-  std::vector<FindSpecial> finders;
+std::vector<SpecialFinder> list_special_finders() {
+  std::vector<SpecialFinder> finders;
 #if defined(__x86_64__)
-  if (processor().avx2) finders.push_back(find_special_avx2);
-  finders.push_back(find_special_sse2);
+  if (processor().avx2) finders.push_back({"avx2", find_special_avx2});
+  finders.push_back({"sse2", find_special_sse2});
 #endif
-  finders.push_back(find_special_plain);
+  finders.push_back({"portable", find_special_plain});
   return finders;
 }
 

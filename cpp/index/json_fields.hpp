@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ground/utf8.hpp"
@@ -53,7 +54,12 @@ Rows parse_lines(std::span<const char> text, std::span<const std::int64_t> bound
 // bytes before that, and perhaps of some behind it, so that bit 7 is clear only if all are ASCII.
 using FindSpecial = const char* (*)(const char* at, const char* end, unsigned& high);
 
+struct SpecialFinder {
+  std::string_view name;
+  FindSpecial find;
+};
+
 // The implementations that this processor runs, the fastest first. All give the same places.
-std::vector<FindSpecial> list_special_finders();
+std::vector<SpecialFinder> list_special_finders();
 
 }  // namespace penstock::json

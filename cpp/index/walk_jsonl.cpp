@@ -68,7 +68,7 @@ class LineBuilder {
   // Take the bytes at `at`, which follow those taken before; at most `part_bytes`.
   void take(std::uint64_t at, std::span<const std::byte> part) {
     // memchr is as fast as reading where newlines are rare, and pays for each of them.
-    static const FindNewlines find_many = list_newline_finders().front();
+    static const FindNewlines find_many = list_newline_finders().front().find;
     const FindNewlines find_newlines = dense_ ? find_many : find_newlines_by_memchr;
     const std::size_t count = find_newlines(part.data(), part.size(), newlines_.get());
     dense_ = count > part_bytes / 1024;
@@ -132,13 +132,13 @@ class LineBuilder {
 
 }  // namespace
 
-std::vector<FindNewlines> list_newline_finders() {
-  std::vector<FindNewlines> finders;
+std::vector<NewlineFinder> list_newline_finders() {
+  std::vector<NewlineFinder> finders;
 #if defined(__x86_64__)
   if (processor().avx2 && processor().bmi)
-    finders.push_back(find_newlines_avx2);
+    finders.push_back({"avx2", find_newlines_avx2});
 #endif
-  finders.push_back(find_newlines_by_memchr);
+  finders.push_back({"portable", find_newlines_by_memchr});
   return finders;
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "ground/parse_error.hpp"
@@ -28,7 +29,12 @@ Walk walk(Source& source, const ReadPolicy& policy);
 // Returns their number.
 using FindNewlines = std::size_t (*)(const std::byte* bytes, std::size_t size, std::uint32_t* out);
 
+struct NewlineFinder {
+  std::string_view name;
+  FindNewlines find;
+};
+
 // The implementations that this processor runs, the fastest first. All give the same places.
-std::vector<FindNewlines> list_newline_finders();
+std::vector<NewlineFinder> list_newline_finders();
 
 }  // namespace penstock::jsonl

@@ -37,13 +37,7 @@ struct Portable {
   }
 };
 
-bool has_bmi2() noexcept {
-#if defined(__x86_64__)
-  return processor().bmi && processor().popcnt;
-#else
-  return false;
-#endif
-}
+bool has_bmi2() noexcept { return processor().bmi && processor().popcnt; }
 
 constexpr std::size_t region = std::size_t{1} << region_bits;
 
@@ -119,6 +113,8 @@ std::size_t Bitmap::rank(std::span<const std::uint64_t> samples,
 #endif
   return BitmapKernel<Portable>::rank(*this, samples, numbers);
 }
+
+std::string_view bitmap_kernel() noexcept { return has_bmi2() ? "bmi2" : "portable"; }
 
 std::size_t set_bits(std::span<std::uint64_t> words, std::uint64_t count,
                      std::span<const std::uint64_t> samples) noexcept {

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace penstock {
@@ -70,6 +71,9 @@ class Bitmap {
  private:
   bool portable_;
 };
+
+// What bitmaps use here, unless they are told to be portable.
+std::string_view bitmap_kernel() noexcept;
 
 // Set the bits of these samples. Returns the index of the first sample that is at or above count,
 // or whose bit was set before, or the size if there is none.

@@ -1098,3 +1098,8 @@ def resample(
 
 def count_resample_kernels() -> int:
     """Return the number of kernels that this machine can run."""
+
+def list_kernels() -> dict[str, str]:
+    """
+    Return the instruction set that each part of the core uses on this processor.
+    """

@@ -117,6 +117,14 @@ def check_choice(name: str, value: object, choices: Iterable[str], more: str = "
     return value
 
 
+def check_names(name: str, value: Iterable[str] | None) -> tuple[str, ...]:
+    """Return names that are given in a list or tuple; () for None."""
+    names = () if value is None else value
+    if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
+        raise UsageError(f"{name} is {value!r:.80}: give names of fields, in a list or tuple")
+    return tuple(names)
+
+
 def check_path(name: str, value: object) -> str:
     """Return a path as str. Texts that no file name can be, with a lone surrogate, are refused."""
     if not isinstance(value, str | bytes | os.PathLike):

@@ -18,6 +18,7 @@ import pytest
 
 import penstock
 import penstock.cli.app
+from penstock._core import list_kernels
 from penstock.cli.options import import_function
 from penstock.doctor.doctor import PlannedJob, examine
 from penstock.engine.host import Machine, read_machine
@@ -323,9 +324,17 @@ def test_batches_that_do_not_fit_into_shared_memory(rows: Path) -> None:
     assert "--shm-size" in says
 
 
+def test_the_kernels_in_use_are_listed(run: Callable[..., Said]) -> None:
+    """With data and without: what each part of the core uses on this processor."""
+    report = strict(run("doctor", "--json").out)
+    (says,) = (each["says"] for each in report["findings"] if each["about"] == "kernels")
+    assert says == ", ".join(f"{part} {kernel}" for part, kernel in list_kernels().items())
+    assert "JPEG" in says
+
+
 def test_quotas_and_limits_are_reckoned_with() -> None:
     """Room is the least of what is free and of what groups leave; cores the least of both."""
-    machine = Machine(8, 2.5, 64 << 30, 60 << 30, 16 << 30, 4 << 30, 1 << 30, 1024)
+    machine = Machine(8, 2.5, 64 << 30, 60 << 30, 16 << 30, 4 << 30, 1 << 30, 1024, {})
     assert (machine.usable_cores, machine.room_bytes) == (2.5, 12 << 30)
     free = machine._replace(cpu_quota=None, memory_limit_bytes=None)
     assert (free.usable_cores, free.room_bytes) == (8.0, 60 << 30)

@@ -37,15 +37,17 @@ def decode_at(data: bytes, shrink: int) -> pictures.Pixels:
     st.integers(1, 150),
     st.integers(1, 100),
     st.sampled_from([{"subsampling": 0}, {"subsampling": 2}, {"mode": "L"}]),
+    st.sampled_from([{}, {"restart_marker_blocks": 3}, {"restart_marker_rows": 1}]),
     st.sampled_from([2, 4, 8]),
     st.integers(0, 99),
     st.data(),
 )
 def test_pixels_are_those_of_libjpeg(
-    width: int, height: int, quality: int, kind: Any, shrink: int, seed: int, draw: Any
+    width: int, height: int, quality: int, kind: Any, marks: Any, shrink: int, seed: int, draw: Any
 ) -> None:
-    """Bit for bit, whole and in parts, with positions and without, by all kernels."""
-    data = pictures.encode(pictures.paint(width, height, seed), quality=quality, **kind)
+    """Bit for bit, whole and in parts, with positions and without, with restart markers and
+    without, by all kernels."""
+    data = pictures.encode(pictures.paint(width, height, seed), quality=quality, **kind, **marks)
     file = np.frombuffer(data, np.uint8)
     expected = decode_at(data, shrink)
     high, wide = expected.shape[:2]
@@ -80,6 +82,24 @@ def test_scaled_crops_differ_little(tmp_path: Path) -> None:
                 assert not is_whole or not difference.any()
     with pytest.raises(UsageError, match="scale is 'fast'"):
         images.Resize(8, scale="fast")  # type: ignore[arg-type]
+
+
+def test_drawings_differ_no_more_than_the_page_says() -> None:
+    """Beside edges between black and white whole pixels are off by more; markers change nothing."""
+    random = np.random.default_rng(0)
+    differences = []
+    for _ in range(6):
+        drawing = np.zeros((400, 500, 3), np.uint8)
+        for left, top, width, height in random.integers(1, (500, 400, 60, 60), (200, 4)):
+            drawing[top : top + height, left : left + width] = 255 * random.integers(0, 2, 3)
+        made = []
+        for options in ({}, {"restart_marker_rows": 1}, {"restart_marker_blocks": 5}):
+            data = pictures.encode(drawing, quality=75, subsampling=2, **options)
+            made.append(images.Resize(100, scale="dct")(data))
+        assert (made[0] == made[1]).all()
+        assert (made[0] == made[2]).all()
+        differences.append(abs(images.Resize(100)(data).astype(int) - made[0]).max())
+    assert 20 < max(differences) <= 40
 
 
 def test_positions_change_no_scaled_pixel(tmp_path: Path) -> None:

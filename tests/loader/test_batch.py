@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.errors import UsageError
 
 ROWS = 37
 
@@ -102,6 +103,44 @@ def test_copies_keep_the_samples(
     assert (again.ids == batch.ids).all()
     assert (again.step, again.epoch) == (0, 0)
     assert repr(again) == repr(batch)
+
+
+def test_unpacking_is_refused(records: penstock.Dataset) -> None:
+    """`for x, y in loader` would take names for values; what iterates over names still does."""
+    wanted = r"take batch\['x'\], .* as_tuple=\('x', 'text', 'inner'\)"
+    loader = penstock.Loader(records, 8, decode=as_dict)
+    with pytest.raises(UsageError, match=wanted):
+        for _x, _text, _inner in loader:
+            pass
+    (batch, *_) = loader
+    with pytest.raises(UsageError, match=wanted):
+        _first, *_rest = batch
+    with pytest.raises(UsageError, match=wanted):
+        [_ for _, (_x, _text, _inner) in enumerate(loader)]
+    names = ["x", "text", "inner"]
+    assert list(batch) == [*batch] == sorted(batch, key=names.index) == list(dict(batch)) == names
+    assert list({**batch}) == names == (lambda **fields: list(fields))(**batch)
+    x, _, inner = batch.values()
+    assert (x is batch["x"], inner is batch["inner"]) == (True, True)
+    assert set().union(*[batch, batch]) == set(names)
+
+
+def test_tuples(records: penstock.Dataset) -> None:
+    """With `as_tuple` a batch is these fields, in their order, and states count on."""
+    loader = penstock.Loader(records, 8, decode=as_dict, as_tuple=("inner", "x"))
+    plain = list(penstock.Loader(records, 8, decode=as_dict))
+    for step, (inner, x) in enumerate(loader):
+        assert (inner["y"] == plain[step]["inner"]["y"]).all()
+        assert (x == plain[step]["x"]).all()
+        assert loader.state_dict()["epoch"] * 5 + loader.state_dict()["step"] == step + 1
+    with pytest.raises(KeyError, match="the fields are x, text, inner"):
+        next(iter(penstock.Loader(records, 8, decode=as_dict, as_tuple=["y"])))
+    with pytest.raises(UsageError, match="the batch is a list: let decode return a dict"):
+        loader = penstock.Loader(records, 8, decode=lambda one: (one["data"], 1), as_tuple=["x"])
+        next(iter(loader))
+    for names in ("x", [1], 3):
+        with pytest.raises(UsageError, match="give names of fields, in a list or tuple"):
+            penstock.Loader(records, 8, as_tuple=names)  # type: ignore[arg-type]
 
 
 def test_equality_looks_at_everything(records: penstock.Dataset) -> None:

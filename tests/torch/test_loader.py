@@ -550,11 +550,33 @@ def collate_randomly(samples: list[Any]) -> Any:
     return samples, random.random(), torch.rand(()).item()
 
 
+def draw_and_see(i: int) -> int:
+    torch.rand(())
+    return torch.initial_seed()
+
+
+@pytest.mark.parametrize(
+    "reading", [{}, {"sampler": range(24)}, {"workers": "processes", "num_workers": 1}]
+)
+def test_tuples_of_fields(reading: dict[str, Any], tmp_path: Path) -> None:
+    """With `as_tuple` a loop over torch's tuples stays as it is, whatever makes the batches."""
+    np.save(tmp_path / "x.npy", np.arange(24))
+    records = penstock.open(tmp_path / "x.npy", index="memory")
+    fields = lambda sample: {"image": sample["data"], "label": sample["__id__"]}  # noqa: E731
+    loader = DataLoader(records, 4, decode=fields, as_tuple=("image", "label"), **reading)
+    for image, label in loader:
+        assert torch.equal(image, label)
+    with pytest.raises(UsageError, match=r"take batch\['image'\], batch\['label'\]"):
+        for _image, _label in DataLoader(records, 4, decode=fields, **reading):
+            pass
+    loader.close()
+
+
 def test_seeds_of_items() -> None:
-    """Each item has a seed of its own, with any workers, which fits a tensor as torch's do."""
+    """Each item that draws has its own seed, with any workers, which fits a tensor as torch's."""
     seeds = []
     for workers in (0, 2):
-        loader = DataLoader(Numbers(24, lambda i: torch.initial_seed()), 4, num_workers=workers)
+        loader = DataLoader(Numbers(24, draw_and_see), 4, num_workers=workers)
         seeds.append(torch.cat(list(loader)).tolist())
         loader.close()
     assert seeds[0] == seeds[1]

@@ -71,3 +71,7 @@ def test_compile(batch: penstock.Batch) -> None:
     """torch.compile traces through a batch as through a dict."""
     compiled = torch.compile(lambda batch: batch["x"].sum(), backend="eager", fullgraph=True)
     assert compiled(batch) == batch["x"].sum()
+    names = torch.compile(
+        lambda batch: [name + "!" for name in batch], backend="eager", fullgraph=True
+    )
+    assert names(batch) == [name + "!" for name in batch]

@@ -5,8 +5,6 @@
 #include "ground/processor.hpp"
 #include "tests/support/check.hpp"
 
-#if defined(__x86_64__)
-
 namespace {
 
 bool is_listed(const std::string& flags, const std::string& name) {
@@ -24,15 +22,10 @@ int main() {
   const penstock::Processor& found = penstock::processor();
   CHECK(found.sse42 == is_listed(flags, "sse4_2"));
   CHECK(found.popcnt == is_listed(flags, "popcnt"));
+  CHECK(found.f16c == is_listed(flags, "f16c"));
   CHECK(found.bmi == (is_listed(flags, "bmi1") && is_listed(flags, "bmi2")));
   CHECK(found.avx2 == is_listed(flags, "avx2"));
   CHECK(found.avx512 == (is_listed(flags, "avx512f") && is_listed(flags, "avx512dq") &&
                          is_listed(flags, "avx512vl") && is_listed(flags, "avx512bw")));
   return 0;
 }
-
-#else
-
-int main() { return 0; }
-
-#endif

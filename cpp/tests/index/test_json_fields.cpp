@@ -103,8 +103,8 @@ void test_finders() {
       unsigned wanted_high = 0;
       const char* end = text.data() + text.size();
       const auto finders = json::list_special_finders();
-      const char* wanted = finders.back()(text.data() + start, end, wanted_high);
-      for (const auto find : finders) {
+      const char* wanted = finders.back().find(text.data() + start, end, wanted_high);
+      for (const auto [name, find] : finders) {
         unsigned high = 0;
         CHECK(find(text.data() + start, end, high) == wanted);
         CHECK((wanted_high & 0x80) == 0 || (high & 0x80) != 0);

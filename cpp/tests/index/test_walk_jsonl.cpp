@@ -75,7 +75,7 @@ void implementations_agree() {
         bytes[i] = static_cast<std::byte>(random() % every == 0 ? '\n' : random() % 256);
         if (bytes[i] == std::byte{'\n'}) wanted.push_back(static_cast<std::uint32_t>(i));
       }
-      for (const auto find_newlines : jsonl::list_newline_finders()) {
+      for (const auto [name, find_newlines] : jsonl::list_newline_finders()) {
         std::vector<std::uint32_t> found(size + 1);
         found.resize(find_newlines(bytes.data(), size, found.data()));
         CHECK(found == wanted);

@@ -34,7 +34,6 @@ from ..errors import MissingError
 from ..index.read_cost import summarize_cost
 from ..loader.auto_shuffle import choose_shuffle, record_choice
 from ..loader.batch import choose_readahead
-from ..order.order import list_instruction_sets
 from ..order.shuffling import Blocking
 from ..plan.cache_blocks import CacheBlockChoice, choose_cache_block
 from .ceilings import (
@@ -182,10 +181,8 @@ def examine_host() -> list[Finding]:
         f"penstock {__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
         f"{' '.join(platform.libc_ver())}, Linux {platform.release()} on {platform.machine()}"
     )
-    levels = ", ".join(list_instruction_sets())
     return [
         Finding("good", "versions", versions),
-        Finding("good", "instructions", f"{levels}: the last is used"),
         *_examine_machine(read_machine(), PlannedJob(), 0.0),
     ]
 
@@ -391,6 +388,8 @@ def _examine_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> I
         )
     else:
         yield Finding("good", "processors", f"{machine.cores} cores, no quota")
+    kernels = ", ".join(f"{what} {which}" for what, which in machine.kernels.items())
+    yield Finding("good", "kernels", kernels)
     memory = f"{machine.memory_bytes / 1e9:,.3g} GB, {machine.room_bytes / 1e9:,.3g} of them free"
     limit = machine.memory_limit_bytes
     if limit is not None and limit < machine.memory_bytes:

@@ -13,13 +13,13 @@ import re
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from .. import limits
+from .. import _core, limits
 from ..errors import PenstockError
 from ..extent import Extents, Requests
 from .protocol import Buffer, Engine
@@ -37,6 +37,7 @@ class Machine(NamedTuple):
     memory_used_bytes:  use of that limit, by the group that has it, without cached files.
     shm_bytes:       free in /dev/shm, where worker processes and caches share memory.
     open_files:      files that the process may have open; None without a limit.
+    kernels:         instruction set that each part of the compiled core uses here.
     """
 
     cores: int
@@ -47,6 +48,7 @@ class Machine(NamedTuple):
     memory_used_bytes: int | None
     shm_bytes: int | None
     open_files: int | None
+    kernels: Mapping[str, str]
 
     @property
     def usable_cores(self) -> float:
@@ -96,6 +98,7 @@ def read_machine(root: str | os.PathLike[str] = "/") -> Machine:
         memory_used_bytes=used,
         shm_bytes=_measure_free_bytes("/dev/shm"),
         open_files=None if soft == resource.RLIM_INFINITY else soft,
+        kernels=_core.list_kernels(),
     )
 
 

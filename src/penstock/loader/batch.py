@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import opcode
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from .. import limits
@@ -11,14 +12,19 @@ from ..budget import Budget
 from ..dataset.fields import Ragged, build_fields
 from ..dataset.sample import Decode, FieldReader, can_take_views, open_samples
 from ..engine.protocol import ReadMethod
+from ..errors import UsageError
 from ..index.table import Index
 from ..order.order import Marks
 from ..plan.batch_layout import Ids, PlanSource
 from ..plan.steps import StepPlan
 from .collate import Arrays, Leaves
 from .decode import Collate, DecodedCounts, DecodeJob, LoadedStep, RowDecode, RowReader
+from .global_generators import is_same
 
 _marks = ("ids", "step", "epoch", "repeats")
+is_compiling: Callable[[], bool] = bool
+"""True while torch.compile traces, which cannot look at frames; `penstock.torch` puts it here."""
+_unpacking = opcode.opmap["UNPACK_SEQUENCE"], opcode.opmap["UNPACK_EX"]
 
 
 class Batch(dict[str, Any]):
@@ -33,7 +39,8 @@ class Batch(dict[str, Any]):
     field's dtype if the format has one; `Ragged` if the samples differ in length. `batch["label"]`
     is int64 (B,) if labels are known. With `decode` the fields are the keys of the dict that it, or
     `collate`, returns. The memory belongs to the batch until the last view of it is gone. The
-    loaders in `penstock.torch` give tensors, ids as int64.
+    loaders in `penstock.torch` give tensors, ids as int64. `x, y = batch` is a UsageError: take the
+    fields by name, or give the loader `as_tuple=("image", "label")`.
 
     `len()` is the number of fields, as of any dict; `len(batch.ids)` is the number of samples. A
     copy, `batch | {...}`, `to`, pickles and pinned batches keep ids, step, epoch and repeats. A
@@ -104,16 +111,27 @@ class Batch(dict[str, Any]):
         return self.replace_fields({**self, **other}) if isinstance(other, dict) else NotImplemented
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, dict) or not _is_same(dict(self), dict(other)):
+        if not isinstance(other, dict) or not is_same(dict(self), dict(other)):
             return False
         if not isinstance(other, Batch):
             return True
         return all(
-            _is_same(getattr(self, name, None), getattr(other, name, None)) for name in _marks
+            is_same(getattr(self, name, None), getattr(other, name, None)) for name in _marks
         )
 
     def __ne__(self, other: object) -> bool:
         return not self == other
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the fields. `x, y = batch` would take names for values."""
+        caller = None if is_compiling() else sys._getframe(1)
+        if caller is not None and caller.f_code.co_code[caller.f_lasti] in _unpacking:
+            names = tuple(self.keys())
+            values = ", ".join(f"batch[{name!r}]" for name in names)
+            raise UsageError(
+                f"a batch is a dict of fields: take {values}, or give the loader as_tuple={names}"
+            )
+        return dict.__iter__(self)
 
     def __missing__(self, field: str) -> NoReturn:
         raise KeyError(f"{field!r}: the fields are {', '.join(map(str, self))}")
@@ -145,23 +163,6 @@ def _move(part: Any, device: Any, non_blocking: bool) -> Any:
     if isinstance(part, Ragged) and not hasattr(part.values, "to"):
         return part
     return part.to(device, non_blocking=non_blocking) if hasattr(part, "to") else part
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two parts of batches are equal: of one shape and dtype, with equal values."""
-    if one is other:
-        return True
-    if isinstance(one, Ragged) and isinstance(other, Ragged):
-        return _is_same(one.offsets, other.offsets) and _is_same(one.values, other.values)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    shape, dtype = getattr(one, "shape", None), getattr(one, "dtype", None)
-    if (shape, dtype) != (getattr(other, "shape", None), getattr(other, "dtype", None)):
-        return False
-    same = one == other
-    return bool(same if shape is None else same.all())
 
 
 _jax_knows = False
@@ -224,6 +225,20 @@ def choose_readahead(choice: ReadMethod, budget: Budget, step_bytes: float) -> t
         return budget_bytes, limits.readahead_steps_max
     enough_bytes = max(limits.readahead_cached_bytes_max, int(4 * step_bytes))
     return min(budget_bytes, enough_bytes), limits.readahead_cached_steps_max
+
+
+def pick_fields(
+    names: Sequence[str], batch: Any, finish: Callable[[Any], Any] | None = None
+) -> tuple[Any, ...]:
+    """Return these fields of a batch as a tuple; UsageError if the batch has none by name.
+
+    finish:  makes the batch of what is given.
+    """
+    batch = batch if finish is None else finish(batch)
+    if not isinstance(batch, Mapping):
+        what = f"as_tuple picks fields, and the batch is a {type(batch).__name__}"
+        raise UsageError(f"{what}: let decode return a dict, or leave out as_tuple")
+    return tuple(batch[name] for name in names)
 
 
 class BatchReader:

@@ -34,6 +34,7 @@ from ..plan.steps import StepPlan
 from .collate import Arrays, Collation, Leaves, Take
 from .cpu_throttle import CpuThrottle
 from .explain import DecodeGain
+from .global_generators import DrawWatch, States, read_states
 
 Collate = Callable[[list[Any]], Any]
 
@@ -92,6 +93,7 @@ class DecodeJob:
     samples. Then rows are decoded in any order. A job has ended if all rows are collated, or if it
     failed.
 
+    watch:  checks that decode and collate draw from no generator that threads share.
     chunks: most threads that find work in it.
     spans:  the work of each thread for it, once it has ended.
     """
@@ -107,6 +109,7 @@ class DecodeJob:
         collate: Collate | None,
         take: Take,
         leaves: Leaves | None = None,
+        watch: DrawWatch | None = None,
     ) -> None:
         self._rows = rows
         self._open_step = open_step
@@ -114,6 +117,8 @@ class DecodeJob:
         self._collate = collate
         self._take = take
         self._leaves = leaves or Arrays()
+        self._watch = watch
+        self._states: States = {}  # of the process's generators, before the first row
         self._next_row: Iterator[int] = iter(range(0, rows, self.stride))
         self.chunks = -(-rows // self.stride)
         self._left = rows
@@ -195,6 +200,8 @@ class DecodeJob:
                 return None
             if self._samples is None:
                 self._samples = self._open_step()
+                if self._watch is not None:
+                    self._states = read_states()
             return self._samples
 
     def _decode_row(self, samples: Any, row: int) -> None:
@@ -224,9 +231,27 @@ class DecodeJob:
             return self._collate(self._list)
         return None if self._collation is None else self._collation.result()
 
+    def _check_draws(self) -> None:
+        if self._watch is None:
+            return
+        samples, collate = self._samples, self._collate
+
+        def make(row: int) -> Any:
+            return self._decode(samples(row))
+
+        def make_batch(rows: Sequence[int]) -> Any:
+            return None if collate is None else collate(list(map(make, rows)))
+
+        rows = range(self._rows)
+        if collate is None:
+            self._watch.check(self._states, rows, make, "decode")
+        else:
+            self._watch.check(self._states, [rows], make_batch, "decode or collate")
+
     def _finish(self) -> None:
         try:
             self._result = self._collate_rows()
+            self._check_draws()
         except BaseException as error:
             self.fail(error)
         with self._lock:  # a late thread must find either the samples or the end

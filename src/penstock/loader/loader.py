@@ -10,12 +10,12 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import limits
-from ..arguments import Path, check_function, check_kind, check_whole
+from ..arguments import Path, check_function, check_kind, check_names, check_whole
 from ..budget import Budget
 from ..dataset.dataset import Dataset
 from ..dataset.packing import Buckets
@@ -41,11 +41,12 @@ from ..ranks.gather import Gather
 from ..ranks.place import Place, choose_place, find_reader
 from ..sharing.leased_budget import LeasedBudget
 from .balancing import Balanced
-from .batch import choose_readahead
+from .batch import choose_readahead, pick_fields
 from .collate import Arrays, Leaves
 from .decode import Collate, DecodedCounts, DecodeThreads, RowDecode, RowReader
 from .epoch import DeviceTransfer, EpochIterator, OpenEpoch, OpenIterators, record_epoch
 from .explain import Explanation, Setup, explain_run
+from .global_generators import DrawWatch
 from .metrics import serve_if_configured
 from .sampler import make_step_sampler
 from .sources import ArraySource, DecodeSource, Decoding
@@ -78,7 +79,8 @@ class Loader:
     decode:       function of a sample (a dict of its fields, as bytes or, where the format knows
                   dtype and shape, arrays; "__key__", "__id__" (its number), "__epoch__" and, where
                   known, "label"), called in `decode_threads` threads. Draw random numbers from
-                  `sample["__rng__"]`: it depends on seed, epoch and sample alone. The results
+                  `sample["__rng__"]`: it depends on seed, epoch and sample alone. Draws from the
+                  generators of `random`, numpy or torch are a UsageError. The results
                   are collated as torch's default_collate would, into numpy arrays, or by `collate`,
                   a function of a list (of an empty one where a rank has no sample in the last step:
                   see `pad`).
@@ -101,6 +103,7 @@ class Loader:
                   the other ranks', by their lengths, for ranks that wait for each other.
     cache:        memory in which the hosts of the job keep the data between them, each sample once:
                   see `penstock.Cache`. All ranks must start to iterate.
+    as_tuple:     names of fields: batches are tuples of these, as torch's are, and have no ids.
     budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
 
     A `Batch` is yielded, a dict of fields with ids, step and epoch; where `decode` returns no dict,
@@ -133,6 +136,7 @@ class Loader:
         assignment: Assignment | Balanced = "strided",
         cache: Cache | None = None,
         decode_threads: int | None = None,
+        as_tuple: Sequence[str] | None = None,
         budget: Budget | None = None,
         block: int = 256,
         group: int = 64,
@@ -185,6 +189,7 @@ class Loader:
         self.pad = self.step_sampler.pad
         self._decode = decode
         self._row_counts = DecodedCounts()
+        self._draw_watch = DrawWatch()
         # Without `decode`, lines and texts are parsed to fields in the same threads, and rows are
         # laid out there.
         self._in_threads = (
@@ -198,6 +203,7 @@ class Loader:
             if decode_threads is None
             else check_whole("decode_threads", decode_threads, 1, limits.decode_threads_max)
         )
+        self._as_tuple = check_names("as_tuple", as_tuple)
         self._leased_budget: LeasedBudget | None = None
         self._arena: Arena | None = None
         self._engine: ReadingEngine | None = None
@@ -519,6 +525,8 @@ class Loader:
         timeout_s:      until a batch is given up: RuntimeError. None waits for ever.
         open_transfer:  opens the way to a device, to which each batch starts to move a step early.
         """
+        if self._as_tuple:
+            finish = partial(pick_fields, self._as_tuple, finish=finish)
         return EpochIterator(
             partial(self._begin_epoch, timeout_s),
             self.step_sampler,
@@ -630,6 +638,7 @@ class Loader:
             self._rows,
             cropped is not None,
             self._row_counts,
+            self._draw_watch,
             None if self.dataset.rows is None else self.dataset.rows.lay_out,
         )
         return DecodeSource(reader, self._step_bytes, decoding)

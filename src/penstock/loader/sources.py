@@ -41,6 +41,7 @@ from .decode import (
     make_raisable,
 )
 from .epoch import ReadyBatch
+from .global_generators import DrawWatch
 from .step_reader import StepReader, poll_ns
 from .workers import BatchTask, Workers
 
@@ -107,6 +108,7 @@ class Decoding:
     rows:    decoder of many rows at a time, in place of `decode`.
     cropped: whether it has chosen which bytes are read.
     counts:  rows that it has decoded.
+    watch:   refuses draws from generators that threads share.
     lay_out: makes the batch of a step of packed rows; None for samples.
     """
 
@@ -120,6 +122,7 @@ class Decoding:
     rows: RowReader | None
     cropped: bool
     counts: DecodedCounts
+    watch: DrawWatch
     lay_out: LayOut | None = None
 
 
@@ -261,6 +264,7 @@ class DecodeSource:
                 decoding.collate,
                 memory.take,
                 decoding.leaves,
+                decoding.watch,
             )
         decoding.threads.submit(job)
         self._jobs.append((planned, job, memory))

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from .._core import Groups, Permutation, list_order_levels
+from .._core import Groups, Permutation
 from ..arguments import check_fields, check_whole, choice, whole
 from ..errors import UsageError
 from .keys import GOLDEN, WORD, Words, find_outside, mix64
@@ -134,11 +134,6 @@ class _Map(Protocol):
 
     def forward(self, positions: Words, samples: Words) -> int: ...
     def inverse(self, samples: Words, positions: Words) -> int: ...
-
-
-def list_instruction_sets() -> list[str]:
-    """The instruction sets of this processor that orders are computed with; the last is used."""
-    return list_order_levels()
 
 
 def key_state(tag: int, *words: int) -> int:

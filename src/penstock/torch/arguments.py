@@ -164,7 +164,7 @@ def choose_workers(
     workers: str, count: int, reads_ahead: bool, foreign: bool
 ) -> Literal["engine", "inline", "threads", "processes"]:
     """Choose what makes the batches: this process's engine with decode threads, or workers."""
-    if reads_ahead and (workers != "processes" or count == 0):
+    if reads_ahead and workers != "processes":
         return "engine"
     if count == 0:
         return "inline"

@@ -13,7 +13,7 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,7 @@ from torch.utils.data import default_convert as convert
 
 import torch
 
-from ..arguments import Path
+from ..arguments import Path, check_names
 from ..budget import Budget
 from ..dataset.dataset import Dataset
 from ..dataset.packing import Buckets
@@ -32,7 +32,7 @@ from ..dataset.sample import Decode
 from ..dataset.weighing import WeightsOf
 from ..errors import UsageError
 from ..loader.balancing import Balanced
-from ..loader.batch import Batch
+from ..loader.batch import Batch, pick_fields
 from ..loader.collate import Pad
 from ..loader.decode import RowDecode, RowReader
 from ..loader.epoch import DeviceTransfer, EpochIterator, OpenEpoch, OpenIterators, make_turn
@@ -104,9 +104,10 @@ class DataLoader:
     - `random`, numpy and torch are seeded for each item of a torch dataset from (seed, epoch,
       sample), in worker processes and with `num_workers=0`: random augmentation does not depend on
       workers, ranks or resuming. With a sampler or `__getitems__`, and for `collate_fn`, it is from
-      (seed, epoch, step, rank). A generator that no item draws from costs nothing; torch's costs 5,
-      numpy's 6 and `random`'s 11 us an item. `decode` in worker processes is seeded likewise; in
-      threads share generators: draw from `sample["__rng__"]`.
+      (seed, epoch, step, rank). A generator from which no batch has drawn costs nothing; the first
+      batch that draws is made twice. Seeding torch costs 5, numpy 6 and `random` 11 us an item.
+      `decode` in worker processes is seeded likewise. Threads share generators: what draws there
+      is a UsageError; use `sample["__rng__"]` or `workers="processes"`.
     - Workers are started once and serve all epochs and iterators, with `persistent_workers` or
       without: what is changed on the dataset afterwards reaches them after `close`.
     - Iterators are independent of each other; threads that share one get each batch once. Batches
@@ -128,7 +129,8 @@ class DataLoader:
                   batch is what collation gives. What torch datasets give stays as torch gives it.
     shuffle:      True is "exact" and False "none"; "blocked" and "auto" as in `penstock.Loader`.
     num_workers:  worker processes; for a penstock dataset, threads that decode (0: one a core).
-    workers:      "auto", "threads" or "processes"; processes read and decode whole batches.
+    workers:      "auto", "threads" or "processes"; processes read and decode whole batches, and
+                  with `num_workers=0` this process does.
     sampler, batch_sampler:  decide the samples in place of the order, and are not divided among
                   ranks: give a DistributedSampler. State then counts steps, and resuming skips
                   them. That is exact if the sampler repeats its sequence after `set_epoch`. Where
@@ -139,8 +141,8 @@ class DataLoader:
                   with one, the next is copied there, from pinned memory on its own stream. All
                   tensors are on the device, ids too; strings and other values stay as they are.
                   "cpu": as without it. See docs/gpu.md, also for CUDA graphs.
-    rank, world_size, place, data_axes, check_peers, global_batch_size, batch_tokens, assignment,
-    cache, budget: see `penstock.Loader`.
+    rank, world_size, place, data_axes, check_peers, global_batch_size, batch_tokens, as_tuple,
+    assignment, cache, budget: see `penstock.Loader`.
 
     A dataset that is not penstock's is identified in the state by its `fingerprint`, if it has that
     attribute, else by the name of its type and its length: other content is then not noticed.
@@ -177,6 +179,7 @@ class DataLoader:
         global_batch_size: int | None = None,
         batch_tokens: float | Buckets | None = None,
         workers: Literal["auto", "threads", "processes"] = "auto",
+        as_tuple: Sequence[str] | None = None,
         assignment: Assignment | Balanced = "strided",
         cache: Cache | None = None,
         budget: Budget | None = None,
@@ -226,6 +229,7 @@ class DataLoader:
         if isinstance(collate_fn, Pad):
             collate_fn = collate_fn.with_leaves(Tensors())
         self._user_collate = collate_fn
+        self._as_tuple = check_names("as_tuple", as_tuple)
         self.collate_fn = refuse_rebuilding
         size = 1 if batch_size is None else batch_size  # without batches a step is one sample
         is_unsized = global_batch_size is not None or (batch_tokens is not None and batch_size == 1)
@@ -309,7 +313,7 @@ class DataLoader:
         if self._loader is not None:
             timeout_s = float(self.timeout) or None
             return self._loader.iterate(self._finish, timeout_s, self._open_transfer)
-        has_finish = isinstance(self.dataset, Dataset) or self.pin_memory
+        has_finish = isinstance(self.dataset, Dataset) or self.pin_memory or self._as_tuple
         return EpochIterator(
             self._begin_epoch,
             self._epochs,
@@ -575,6 +579,8 @@ class DataLoader:
     def _finish(self, batch: Any) -> Any:
         if isinstance(batch, Batch):
             batch = finish_batch(batch, raw=self._choose_decode()[0] is None)
+        if self._as_tuple:
+            batch = pick_fields(self._as_tuple, batch)
         if self._open_transfer is not None:
             return batch  # it is copied to pinned memory on its way
         return pin(batch) if self.pin_memory and can_pin() else batch

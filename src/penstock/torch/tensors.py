@@ -11,9 +11,11 @@ from torch.utils._pytree import register_pytree_node
 import torch
 
 from ..dataset.fields import Ragged
+from ..loader import batch as batches
 from ..loader.batch import Batch
 from ..loader.loader import Loader
 
+batches.is_compiling = torch.compiler.is_dynamo_compiling
 register_pytree_node(
     Batch,
     lambda batch: (list(batch.values()), list(batch)),

@@ -25,6 +25,7 @@ from ..dataset.dataset import Dataset
 from ..dataset.sample import Decode, can_take_views
 from ..loader.batch import Batch, BatchReader
 from ..loader.decode import RowDecode, takes_views
+from ..loader.global_generators import DrawWatch, is_same, read_states, write_states
 from ..loader.workers import BatchTask
 from ..order.augmentation import derive_sample_seed
 from .tensors import Tensors, finish_batch
@@ -217,48 +218,32 @@ DrawPoint = tuple[int, int, int]
 
 
 class Generator(NamedTuple):
-    """A global generator: how to seed it, to draw a number, and to read and write its state."""
+    """A global generator: how to seed it, and to read and write its whole state."""
 
     seed: Callable[[int], object]
-    draw: Callable[[], float]
     read: Callable[[], Any]
     write: Callable[[Any], object]
 
-    def has_moved(self, key: int) -> bool:
-        """True if something was drawn since the generator was seeded with `key`. Seeds it again.
-
-        The next number tells, in a tenth of the time of reading numpy's state twice.
-        """
-        drawn = self.draw()
-        self.seed(key)
-        return drawn != self.draw()
-
 
 # ruff: disable[NPY002] (numpy's global generator is what users draw from)
-_generators = (
-    Generator(random.seed, random.random, random.getstate, random.setstate),
-    Generator(
-        lambda key: np.random.seed(key & 0xFFFFFFFF),  # numpy takes 32 bits
-        np.random.random,
-        np.random.get_state,
-        np.random.set_state,
+_generators = {
+    "random": Generator(random.seed, random.getstate, random.setstate),
+    "numpy": Generator(
+        lambda key: np.random.seed(key & 0xFFFFFFFF), np.random.get_state, np.random.set_state
     ),
-    Generator(
+    "torch": Generator(
         # torch.manual_seed would grow CUDA's list of calls. torch.initial_seed() fits an int64.
         lambda key: torch.default_generator.manual_seed(key & ((1 << 63) - 1)),
-        # torch.rand takes three times as long.
-        lambda: torch.empty((), dtype=torch.float64, device="cpu").uniform_().item(),
         torch.default_generator.get_state,
         torch.default_generator.set_state,
     ),
-)
+}
 # ruff: enable[NPY002]
-_watched_items = 32  # of a worker in an epoch
 
 
 def seed_all(key: int) -> None:
     """Seed the generators that per-sample code draws from."""
-    for generator in _generators:
+    for generator in _generators.values():
         generator.seed(key)
 
 
@@ -266,26 +251,23 @@ class SampleSeeds:
     """Seeds of the samples that one worker makes.
 
     seed:      the loader's.
-    is_alone:  whether no other thread of the process makes samples; else nothing is seeded.
+    is_alone:  whether no other thread of the process makes samples; else draws are refused.
     restores:  whether the process has a private state, restored after each batch.
 
-    A generator is seeded for each sample if one of the worker's samples has drawn from it. The
-    first samples of an epoch are watched for that: all generators are seeded for them.
+    A generator is seeded for each sample once a batch has drawn from it; that batch is made again.
     """
 
     def __init__(self, seed: int, is_alone: bool, restores: bool) -> None:
         self.seed = seed
         self._is_alone = is_alone
         self._restores = restores
-        self._drawn: set[Generator] = set()
-        self._epoch: int | None = None
-        self._unwatched = 0  # items of the epoch still to be watched
-        self._is_watching = False  # in this batch
+        self._drawn: set[str] = set()
+        self._watch = DrawWatch()
 
     @property
     def is_idle(self) -> bool:
         """True if nothing is to be seeded for the samples of this batch."""
-        return not self._is_watching and not self._drawn
+        return not self._drawn
 
     def make_batch(self, task: BatchTask, function: Callable[[BatchTask], _Value]) -> _Value:
         """Call the function that makes a batch, with the generators prepared for it.
@@ -293,16 +275,29 @@ class SampleSeeds:
         A process with its own state gets it back afterwards.
         """
         if not self._is_alone:
-            return function(task)
-        if task.epoch != self._epoch:
-            self._epoch, self._unwatched = task.epoch, _watched_items
-        self._is_watching = self._unwatched > 0
+            states = read_states()
+            batch = function(task)
+            self._watch.check(states, [task], function, "decode, collate_fn or the dataset")
+            return batch
         if not self._restores:
             seed_all(task.key)
+        states = read_states()
+        batch = self._make_seeded(task, function)
+        moved, repeats = self._watch.suspect(states, 1)
+        if not (late := set(moved) - self._drawn) or not repeats:
+            return batch
+        if self._restores:
+            write_states(states, late)
+        self._drawn |= late
+        again = self._make_seeded(task, function)
+        if is_same(batch, again):
+            self._drawn -= late  # it makes no difference, or another thread has drawn
+        return again
+
+    def _make_seeded(self, task: BatchTask, function: Callable[[BatchTask], _Value]) -> _Value:
+        if not self._restores or self.is_idle:
             return function(task)
-        if self.is_idle:
-            return function(task)
-        used = _generators if self._is_watching else tuple(self._drawn)
+        used = [_generators[name] for name in self._drawn]
         states = [generator.read() for generator in used]
         try:
             return function(task)
@@ -312,17 +307,8 @@ class SampleSeeds:
 
     def call(self, place: DrawPoint, function: Callable[[Any], _Value], argument: Any) -> _Value:
         """Call a function that makes a sample, or a batch of samples, with its own seeds."""
-        # A batch's collation is watched although its items have used up the number to be watched.
-        is_watched = self._unwatched > 0 or (self._is_watching and place[2] < 0)
-        seeded = _generators if is_watched else self._drawn
-        if not seeded:
-            return function(argument)
-        key = derive_sample_seed(*place)
-        for generator in seeded:
-            generator.seed(key)
-        value = function(argument)
-        if is_watched:
-            self._unwatched -= 1
-            new = [one for one in _generators if one not in self._drawn]
-            self._drawn |= {one for one in new if one.has_moved(key)}
-        return value
+        if self._drawn:
+            key = derive_sample_seed(*place)
+            for name in self._drawn:
+                _generators[name].seed(key)
+        return function(argument)
