@@ -177,6 +177,7 @@ bench-sim: $(STAMPS)/bench  ## the simulator: published rows, the bound, live ho
 
 bench-checkpoint: $(STAMPS)/bench  ## checkpoints of 2 GB: training blocked, the write behind it; ARGS="--quick"
 	$(RUN) -m benchmarks.checkpoint $(ARGS)
+	$(RUN) -m benchmarks.asynchrony $(ARGS)
 
 bench-gpu: $(STAMPS)/penstock  ## shuffling on a GPU against its memory; ARGS="--out gpu.json"
 	@$(INSTALL) --no-build-isolation --editable '.[gpu]'

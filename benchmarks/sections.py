@@ -116,6 +116,16 @@ shuffle nearby; penstock draws an exact random order.""",
         {"^blocked by|^step with|^bytes that": AT_MOST},
     ),
     Section(
+        "asynchrony",
+        "A save beside a loop that wants the same rate",
+        "python -m benchmarks.asynchrony",
+        """`Budget.process_bytes_per_s` bounds reads and saves together; a loop wants 0.25 to 2
+times of it. How long `save` blocked; when the save was durable, against its bytes at the whole
+rate; the loop meanwhile, against what it reads without a save, at most what the floor of
+checkpoints (0.375) leaves.""",
+        {"save durable": AT_MOST},
+    ),
+    Section(
         "survey",
         "Looking whether a million files are unchanged",
         "python -m benchmarks.survey FOLDER",

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from glob import glob
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.engine import ThreadPool
-from penstock.engine.page_cache import measure_residency
+from penstock.engine.page_cache import evict, measure_residency
 from penstock.errors import StorageError, UsageError
 
 from .contenders import Contender, DeliveryTask, convert, converts, make
@@ -55,6 +56,7 @@ class BenchJob:
     truth:   if given, the checksums of all samples of a part, with which delivered samples are
              compared while the steps compute.
     stage:   a folder near by that the data is copied to first.
+    cold:    True if files that were copied or converted are put out of the page cache.
     place:   the folder of the converted data, for contenders that read another format.
     writer:  of checkpoints; scale: of their tensors (see `checkpoints`).
     room:    the name of the folder for staged or converted data; rank 0's counts.
@@ -70,6 +72,7 @@ class BenchJob:
     control: bool = True
     truth: Mapping[str, frozenset[int]] | None = None
     stage: str | None = None
+    cold: bool = False
     place: str | None = None
     writer: str = "auto"
     scale: float = 1.0
@@ -229,7 +232,11 @@ def _bring_data(job: BenchJob, crew: Crew) -> Iterator[tuple[BenchJob, float]]:
             for part in job.paths if crew.first_of_host else ():
                 convert(job.loader, job.task(part, crew))
         crew.barrier()
-        yield job, time.perf_counter() - started
+        took_s = time.perf_counter() - started
+        if job.cold and crew.first_of_host:
+            evict([path for path in glob(f"{folder}/**", recursive=True) if os.path.isfile(path)])
+        crew.barrier()
+        yield job, took_s
         crew.barrier()
 
 

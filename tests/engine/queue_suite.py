@@ -3,15 +3,16 @@ defect do not."""
 
 from __future__ import annotations
 
+import itertools
 from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock.clock import Clock, JumpingClock
-from penstock.engine.request_queue import Kind, Purpose
+from penstock.engine.request_queue import FLOORS, Kind, Purpose
 from penstock.engine.storage_queue import StorageQueue, Turn
 from penstock.errors import UsageError
 from penstock.testing.suite import Suite, second_ns
@@ -109,7 +110,7 @@ class StorageQueueSuite(Suite):
         clock = JumpingClock()
         queue = self.make(1, clock)
         running = queue.put("write", "checkpoint", 100)
-        late = queue.put("write", "checkpoint", 100)
+        late = queue.put("read", "sweep", 100)
         clock.wait_until_ns(3 * second_ns)
         write, read = queue.put("write", "convert", 100), queue.put("read", "demand", 100)
         order = []
@@ -147,6 +148,69 @@ class StorageQueueSuite(Suite):
                 break
             assert clock.now_ns() * 1e-9 <= whole / rate + 0.2, "the rate is not used"
             clock.wait_until_ns(clock.now_ns() + 10_000_000)
+
+    def test_a_loop_leaves_floors(self) -> None:
+        """A loop that wants everything leaves a save and a conversion their floors, and gets the
+        rest."""
+        clock, holder, moved = JumpingClock(), _Holder(), dict.fromkeys(get_args(Purpose), 0)
+        queue = self.make(None, clock)
+        queue.limit(holder, 1000.0)
+        turns = [queue.put("read", "demand", 20) for _ in range(50)]
+        purposes: list[Purpose] = ["demand"] * 50 + ["checkpoint", "convert"]
+        turns += [queue.put("write", purpose, 20) for purpose in purposes[50:]]
+        while clock.now_ns() < 20 * second_ns:
+            for number in range(len(turns)):
+                if turns[number].is_due():
+                    turns[number].end()
+                    moved[purposes[number]] += 20
+                    turns[number] = queue.put("read", purposes[number], 20)
+            clock.wait_until_ns(clock.now_ns() + second_ns // 100)
+        for purpose in ("checkpoint", "convert"):
+            assert abs(moved[purpose] / 20_000 - FLOORS[purpose]) < 0.02
+        assert sum(moved.values()) > 19_500
+
+    @given(st.data())
+    @settings(_checked, phases=[Phase.explicit, Phase.generate])
+    def test_every_purpose_gets_its_floor(self, data: st.DataObject) -> None:
+        """While requests of a purpose wait, each goes by the time at which the purpose's floor has
+        paid for those before it, late by two requests of each purpose at most. So no stream
+        starves, whatever others want, and no purpose takes the floors of others."""
+        draw, rate = data.draw, 1_000_000
+        lengths = {}  # of the requests of each stream: a purpose, and how many wait at a time
+        for number in range(draw(st.integers(1, 6))):
+            stream = number, draw(_purposes), draw(st.integers(1, 4))
+            lengths[stream] = draw(st.lists(st.integers(1, 300_000), min_size=1, max_size=4))
+        clock, holder = JumpingClock(), _Holder()
+        queue = self.make(None, clock)
+        queue.limit(holder, rate)
+        longest: dict[Purpose, int] = {}
+        for (_, purpose, _), sizes in lengths.items():
+            longest[purpose] = max(longest.get(purpose, 0), *sizes)
+        late_s = 2 * sum(longest.values()) / rate
+        sizes_of = {stream: itertools.cycle(sizes) for stream, sizes in lengths.items()}
+        waiting: list[tuple[Turn, tuple[int, Purpose, int], int, float]] = []
+
+        def put(stream: tuple[int, Purpose, int]) -> None:
+            _, purpose, _ = stream
+            ahead = sum(size for _, other, size, _ in waiting if other[1] == purpose)
+            paid_s = (ahead + longest[purpose]) / (FLOORS[purpose] * rate)
+            size = next(sizes_of[stream])
+            latest_s = clock.now_ns() * 1e-9 + paid_s + late_s
+            waiting.append((queue.put("read", purpose, size), stream, size, latest_s))
+
+        for stream in lengths:
+            for _ in range(stream[2]):
+                put(stream)
+        for _ in range(60):
+            while not (due := [request for request in waiting if request[0].is_due()]):
+                clock.wait_until_ns(clock.now_ns() + 20_000_000)
+            for request in due:
+                turn, stream, _, latest_s = request
+                assert clock.now_ns() * 1e-9 <= latest_s + 0.02, stream
+                waiting.remove(request)
+                turn.end()
+                put(stream)
+            assert all(clock.now_ns() * 1e-9 <= latest_s + 0.02 for *_, latest_s in waiting)
 
     def test_the_lowest_rate_holds_while_its_holder_lives(self) -> None:
         """Of several rates the lowest holds; it ends with the object that asked for it."""

@@ -100,6 +100,14 @@ class _Unlimited(StorageQueue):
         super().limit(holder, None)
 
 
+class _Unfair(StorageQueue):
+    """Forgets floors."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._floors = {}
+
+
 class _Unbounded(StorageQueue):
     """Forgets the bound of bytes in flight."""
 
@@ -113,6 +121,7 @@ class _Unbounded(StorageQueue):
     [
         (_Careless, "common_bytes_keep_their_order"),
         (_Unlimited, "one_rate_for_reads_and_writes"),
+        (_Unfair, "a_loop_leaves_floors"),
         (_Unbounded, "bytes_in_flight"),
         (_Unbounded, "urgent_first"),
     ],
@@ -291,7 +300,8 @@ def test_flush_keeps_to_the_rate_of_the_process() -> None:
         assert PROCESS_QUEUE.bytes_per_s == 1
         flush.adopt(Budget())
         assert PROCESS_QUEUE.bytes_per_s is None
-        assert next(turns) == (1 << 20, 33 << 20)
+        assert next(turns) == (1 << 20, 2 << 20)  # it was asked for before
+        assert next(turns) == (2 << 20, 34 << 20)
         flush.adopt(Budget(process_bytes_per_s=1))
         turns.close()
     assert PROCESS_QUEUE.bytes_per_s is None

@@ -70,7 +70,8 @@ class Flush:
     stopped: bool = field(default=False, init=False)
     _account: RateAccount = field(default_factory=RateAccount, init=False)
     _permit: TransferPermit | None = field(default=None, init=False)
-    _turn: Turn | None = field(default=None, init=False)
+    _turns: list[Turn] = field(default_factory=list, init=False)
+    """The turn that is written or waited for, and the one after it."""
     _is_writing: bool = field(default=False, init=False)
     """True from the first turn to the last."""
     _process_rate: float | None = field(default=None, init=False)
@@ -90,9 +91,9 @@ class Flush:
         """End the writes soon, with ECANCELED; a system call that hangs is not interrupted."""
         with self._lock:
             self.stopped = True
-            turn = self._turn
+            turns = list(self._turns)
         self._news.send()
-        if turn is not None:
+        for turn in turns:
             turn.give_up()
         self.close()
 
@@ -118,35 +119,45 @@ class Flush:
         self, size: int, file: int | None = None
     ) -> Generator[tuple[int, int], None, None]:
         """Divide the bytes of a write into turns [start, stop): whole MiB, or the rest. Waits until
-        a turn may be written; a turn ends when the next one is asked for. Raises as `check` does.
+        a turn may be written; a turn ends when the next one is wanted. In the process's queue the
+        next one waits already while a turn is written. Raises as `check` does.
 
         file:  descriptor of the file that is written, if it is one.
         """
-        start = 0
+        start, next_length, turns = 0, 0, self._turns
         try:
             self._is_writing = True
             if self.budget.process_bytes_per_s is not None:
                 self._bound_process()
             while start < size:
                 mark("wait for a turn to write")
-                length, turn = self._wait_for_rate(size - start), None
-                if self.shared:
+                length = next_length if turns else self._wait_for_rate(size - start)
+                if self.shared and not turns:
                     broker = find_socket(os.environ)
                     if self._permit is not None or (broker is not None and broker.exists()):
                         self._wait_for_broker(length, size - start)
                     if PROCESS_QUEUE.is_bounded:
-                        turn = self._wait_in_queue(length, file, start)
+                        self._put_turn(length, file, start)
+                if turns:
+                    turns[0].wait()
+                    self.check()
+                    stop = start + length
+                    if stop < size and self.budget.bytes_per_s is None and self._permit is None:
+                        next_length = self._wait_for_rate(size - stop)
+                        self._put_turn(next_length, file, stop)
                 written_bytes = 0
                 try:
                     yield start, start + length
                     written_bytes = length
                 finally:
-                    if turn is None:
-                        PROCESS_QUEUE.count("write", "checkpoint", written_bytes)
+                    if turns:
+                        turns.pop(0).end(written_bytes)
                     else:
-                        turn.end(written_bytes)
+                        PROCESS_QUEUE.count("write", "checkpoint", written_bytes)
                 start += length
         finally:
+            while turns:
+                turns.pop().end(0)
             with self._lock:
                 self._is_writing = False
                 if self._process_rate is not None:
@@ -184,20 +195,13 @@ class Flush:
                 self._permit = TransferPermit(left_bytes)
         self._permit.wait(length)
 
-    def _wait_in_queue(self, length: int, file: int | None, offset: int) -> Turn:
-        """Wait until it is the turn of these bytes in the process's queue."""
+    def _put_turn(self, length: int, file: int | None, offset: int) -> None:
+        """Ask the process's queue for the turn of these bytes."""
         number = None if file is None else number_file(file)
         turn = PROCESS_QUEUE.put("write", "checkpoint", length, file=number, offset=offset)
         with self._lock:  # `stop` either finds the turn, or is found by `check`
-            self._turn = turn
-        try:
-            self.check()
-            turn.wait()
-            self.check()
-        except BaseException:
-            turn.end(0)
-            raise
-        return turn
+            self._turns.append(turn)
+        self.check()
 
 
 def lay_out_pieces(pieces: Sequence[Piece], checksums: Sequence[int]) -> list[Piece]:

@@ -2,8 +2,9 @@
 
 To move bytes, put a request into the queue and wait for its turn; then move them in your own
 thread, and end the turn. `request_queue.choose_next` decides: by purpose, with aging, and in the
-order of the requests if a write and another request have bytes in common. This module adds a lock,
-a clock, the rate, the totals of each purpose, and engines whose reads take turns.
+order of the requests if a write and another request have bytes in common; of a rate each purpose
+has a floor. This module adds a lock, a clock, the rate, the totals of each purpose, and engines
+whose reads take turns.
 
 The life of a request: put -> waiting -> its turn (bytes are moving) -> over; or put -> waiting ->
 given up. A turn that nobody ends (its owner was dropped) ends with its owner. The state of the
@@ -45,6 +46,7 @@ from .protocol import (
 )
 from .request_queue import (
     AGING,
+    FLOORS,
     Aging,
     Kind,
     Purpose,
@@ -166,6 +168,7 @@ class StorageQueue:
     def reset(self) -> None:
         """Forget everything, in a forked process: its parent's requests are not its own."""
         self._account = RateAccount()
+        self._floors = {purpose: RateAccount() for purpose in FLOORS}
         self._limits: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
         self._engines: weakref.WeakSet[QueuedEngine] = weakref.WeakSet()
         self._requests: list[_QueuedRequest] = []  # in the order of their arrival
@@ -306,11 +309,17 @@ class StorageQueue:
             self._account.set_rate(rate, now_ns)
             if self._account.find_wait_ns(now_ns):
                 return
-            row = choose_next(self._requests, self._aging, self._inflight_bytes_max)
+            for purpose, account in self._floors.items():
+                account.set_rate(None if rate is None else FLOORS[purpose] * rate, now_ns)
+            floors = {} if rate is None else self._floors
+            row = choose_next(self._requests, self._aging, self._inflight_bytes_max, floors, now_ns)
             if row is None:
                 return
             request = self._requests[row]
             self._account.charge(request.length, now_ns)
+            floor = floors.get(request.purpose)
+            if floor and floor.find_start_ns(request.arrived_ns) <= now_ns:
+                floor.charge(request.length, request.arrived_ns)
             request.start_ns = now_ns
             request.number = next(self._numbers)
             request.news.send()

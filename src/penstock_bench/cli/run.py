@@ -85,8 +85,8 @@ def run(
     cache: Annotated[
         str | None,
         typer.Option(
-            help="The page cache before each loader: cold (the data are put out of it), warm (read "
-            "once) or as-is. (default: cold with several loaders or --repeat, else as-is)"
+            help="The page cache before each loader: cold (data and copies put out of it), warm "
+            "(read once) or as-is. (default: cold with several loaders or --repeat, else as-is)"
         ),
     ] = None,
     writer: Annotated[
@@ -154,7 +154,7 @@ def run(
         return
     job = _run_before_ranks(lambda _: _make_job(asked, compat, verify))
     job = replace(job, limit=limit, control=control, stage=None if stage is None else str(stage))
-    job = replace(job, writer=writer, scale=scale)
+    job = replace(job, writer=writer, scale=scale, cold=cached == "cold")
     from .replay import prepare_page_cache
 
     paths = [path for files in job.paths.values() for path in files]
