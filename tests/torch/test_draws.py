@@ -89,13 +89,14 @@ def walk(loader: DataLoader, state: Any = None, stop: int | None = None) -> tupl
     if state is not None:
         loader.load_state_dict(state)
     images = []
-    for step, batch in enumerate(loader):
-        images.append(batch["image"].numpy().tobytes())
-        if step + 1 == stop:
-            break
-    state = loader.state_dict()
-    loader.close()
-    return images, state
+    try:
+        for step, batch in enumerate(loader):
+            images.append(batch["image"].numpy().tobytes())
+            if step + 1 == stop:
+                break
+        return images, loader.state_dict()
+    finally:
+        loader.close()  # threads that draw hold numpy's lock, and the next test forks
 
 
 KINDS: dict[str, dict[str, Any]] = {

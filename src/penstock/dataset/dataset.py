@@ -50,7 +50,7 @@ from .lengths import (
 from .sample import Decode, LoadedSample, open_samples
 from .saved import allot_array, load_selection, save_selection, spill
 from .selecting import By, Condition, choose_samples, divide_samples, narrow
-from .sources import IndexReference, convert_integers, locate_data, pin_paths
+from .sources import IndexReference, choose_names, convert_integers, locate_data, pin_paths
 from .weighing import (
     Weighting,
     WeightsOf,
@@ -76,6 +76,7 @@ def open(
     as_dtype: Any = None,
     vocabulary: int | Mapping[str, int] | None = None,
     split: str | Sequence[str] | None = None,
+    rename: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Dataset:
     """Open the samples at `path`. Only the metadata that locates them is read.
@@ -103,6 +104,9 @@ def open(
                    of integers, "input_ids" or "tokens" is meant; or by name, {field: number}.
     split:         the split to open, or several in a list, of data whose folders or files are
                    called by splits, such as train/ and test/; "" opens all as one.
+    rename:        {its field: another name}, of fields that samples and batches have under another
+                   name. A field "__key__", "__id__", "__url__", "__epoch__" or "__rng__", or
+                   "label" beside labels, would hide what every sample has: it needs one.
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
@@ -133,7 +137,7 @@ def open(
         options["extensions"] = stores.checked_extensions(extensions)
     request = IndexRequest(place, store, format, options, progress)
     table, sidecar = request.find(index)
-    table = request.attach(table)
+    table = choose_names(request.attach(table), rename, place.path)
     if as_dtype is not None:
         table = convert_integers(table, as_dtype, place.path)
     if vocabulary is not None:

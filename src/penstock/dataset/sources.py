@@ -15,7 +15,8 @@ from ..engine import store as stores
 from ..engine.open import is_url
 from ..errors import ChangedError, SidecarError, UsageError
 from ..extent import Int
-from ..index.fields import SUMS_FIELD
+from ..index.concat import rename_fields
+from ..index.fields import RESERVED, SUMS_FIELD
 from ..index.formats.registry import FORMATS
 from ..index.formats.shards import Location
 from ..index.json_fields import JsonFields
@@ -76,6 +77,23 @@ def _locate_patterns(patterns: Sequence[str]) -> tuple[Location, stores.Store]:
     return Location("pattern", names[0], ", ".join(paths), names), stores.Posix(root)
 
 
+def choose_names(index: Index, rename: Mapping[str, str] | None, path: str) -> Index:
+    """Return the index with the names that its fields have for the user.
+
+    UsageError if a name is one of `RESERVED`, or "label" beside labels: one would hide the other.
+    """
+    if rename is not None:
+        if not isinstance(rename, Mapping) or not all(isinstance(n, str) for n in rename.values()):
+            raise UsageError(f"rename is {rename!r:.100}: give a dict {{name: another name}}")
+        index = rename_fields(index, rename)
+    taken = RESERVED if index.label_column is None else (*RESERVED, "label")
+    for name in (made.name for made in index.made):
+        if name in taken:
+            what = f"{path} has a field {name!r}, which would hide that of every sample"
+            raise UsageError(f'{what}: give rename={{{name!r}: "another"}} or leave it out')
+    return index
+
+
 def convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
     """Return the index with the dtype in which batches have the fields of integers."""
     try:
@@ -110,11 +128,16 @@ def convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
     return replace(index, fields=tuple(converted), attributes=attributes)
 
 
+def _list_names(index: Index) -> list[str]:
+    """List the names of the fields and attributes."""
+    return [*(part.name for part in index.fields), *(part.name for part in index.attributes)]
+
+
 class IndexReference(NamedTuple):
     """Reference to a saved index, in place of which a pickled dataset has it.
 
     mirrors:     root, sizes and times of each mirror.
-    as_dtype, parser, vocabulary:  what the saved index does not have of its fields.
+    as_dtype, parser, vocabulary, names:  what the saved index does not have of its fields.
     """
 
     path: str
@@ -128,6 +151,7 @@ class IndexReference(NamedTuple):
     as_dtype: np.dtype[Any] | None
     parser: JsonFields | None
     vocabulary: Mapping[str, int]
+    names: Sequence[str]
 
     @classmethod
     def make(cls, index: Index, path: str, paths: tuple[str, ...], sidecar: str) -> Self:
@@ -146,6 +170,7 @@ class IndexReference(NamedTuple):
             next((dtype for dtype in dtypes if dtype is not None), None),
             index.fields[0].parser,
             {field.name: field.vocabulary for field in index.fields if field.vocabulary},
+            _list_names(index),
         )
 
     def open(self) -> tuple[Index, str | None]:
@@ -169,6 +194,8 @@ class IndexReference(NamedTuple):
         return self._complete(replace(built, options=self.options)), None
 
     def _complete(self, index: Index) -> Index:
+        names = dict(zip(_list_names(index), self.names, strict=True))
+        index = rename_fields(index, {} if index.fields[0].parser else names)
         if self.as_dtype is not None:
             index = convert_integers(index, self.as_dtype, self.path)
         index = set_vocabulary(index, self.vocabulary, self.path)

@@ -84,6 +84,9 @@ class Field:
         )
 
 
+RESERVED = ("__key__", "__id__", "__url__", "__epoch__", "__rng__")
+"""Names of what every sample has, or of what other loaders give it: no field may be called so."""
+
 SUMS_FIELD = "__masked_crc32c__"
 """Name of the field: little-endian uint32, the masked CRC-32C of the sample's first field."""
 

@@ -31,7 +31,7 @@ from .shards import Columns, Scan, index_files
 
 IMAGE = "image"
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-RESERVED = (IMAGE, "__key__", "__id__", "__epoch__", "__rng__", "source", "pass")
+RESERVED = (IMAGE, "source", "pass")
 """Names that no attribute has, since samples and batches have them already."""
 
 

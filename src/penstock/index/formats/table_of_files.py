@@ -38,7 +38,7 @@ from ..table import Index
 from . import listing, options, parquet
 from .shards import Columns, Scan, index_files, number_classes
 
-_RESERVED = ("data", "__key__", "__id__", "__epoch__", "__rng__", "key", "bytes", "source", "pass")
+_RESERVED = ("data", "key", "bytes", "source", "pass")
 
 
 class _Table(NamedTuple):
