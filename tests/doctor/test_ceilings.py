@@ -254,3 +254,40 @@ def test_the_fastest_real_device_says_its_speed(tmp_path: Path) -> None:
     assert supply is not None
     assert supply.per_s == 1.25e9
     assert "eth0 says 10,000 Mbit/s: nominal" in supply.how
+
+
+ENCODED = {
+    "jpg": (b"\xff\xd8\xff\xe0", "images"),
+    "png": (b"\x89PNG\r\n\x1a\n", "images"),
+    "webp": (b"RIFF\x10\0\0\0WEBP", "images"),
+    "bmp": (b"BM\x10\0\0\0\0\0\0\0\0\0", "images"),
+    "flac": (b"fLaC", "audio"),
+    "wav": (b"RIFF\x10\0\0\0WAVE", "audio"),
+    "mp3": (b"\xff\xfb\x90", "audio"),
+    "bin": (b"BMBMBMBMBMBM", ""),
+}
+
+
+@pytest.mark.parametrize("ending", ENCODED)
+def test_what_samples_hold_is_seen_by_their_bytes(tmp_path: Path, ending: str) -> None:
+    """Not by names, which tables do not have; only images are decoded without another package."""
+    head, kind = ENCODED[ending]
+    (tmp_path / "0.sample").write_bytes(head.ljust(100, b"\0"))
+    found, decode = ceilings.find_decode(penstock.open(tmp_path, index="memory"))
+    assert found == kind
+    assert kind != "images" or decode is not None
+    assert kind != "" or decode is None
+
+
+def test_compressed_chunks_are_timed(tmp_path: Path, records: penstock.Dataset) -> None:
+    """Each chunk once, of the fields that have chunks; data without any has no such ceiling."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"a": np.arange(20_000), "b": np.random.default_rng(0).random(20_000)})
+    parquet.write_table(table, tmp_path / "t.parquet", compression="zstd", row_group_size=5_000)
+    supply = ceilings.measure_unpacking(penstock.open(tmp_path / "t.parquet", index="memory"))
+    assert supply is not None
+    assert supply.per_s > 1000
+    assert "each chunk once an epoch" in supply.how
+    assert ceilings.measure_unpacking(records) is None

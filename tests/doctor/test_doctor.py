@@ -350,3 +350,21 @@ def test_progress_is_told(rows: Path) -> None:
     assert seen[-1][0] == seen[-1][1]
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert examination.settings
+
+
+def test_images_are_decoded_unless_something_else_is_timed(photos: Path) -> None:
+    """Copying 100 times as many is no promise: what decoding allows binds, by default."""
+    examined = examine(penstock.open(photos, index="memory"), PlannedJob())
+    assert "Decode()" in examined.supplies["decode"].how
+    assert "--decode times yours" in examined.supplies["decode"].how
+    assert examined.later is not None
+    assert examined.later.bound == "decode"
+
+
+@pytest.mark.parametrize("head", [b"fLaC", b"\x89PNG\r\n\x1a\nbroken"])
+def test_what_cannot_be_decoded_is_said(tmp_path: Path, head: bytes) -> None:
+    """Damage, or a missing package: a warning in place of a promise."""
+    (tmp_path / "0.sample").write_bytes(head.ljust(5000, b"\0"))
+    level, says = said_of(penstock.open(tmp_path, index="memory"))["decoding"]
+    assert level == "warning"
+    assert "may bind: time yours by --decode" in says

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from penstock.loader.explain import (
     Setup,
     divide_time,
     explain_run,
+    hold_images,
 )
 from penstock.loader.workers import TimedFetch
 from penstock.meter import STALL_BUCKETS, Counters, Meter, Span, divide_wait
@@ -680,3 +682,26 @@ def test_nothing_is_measured_unless_decoding_binds() -> None:
         assert explain_run(run, Setup(), None, measure).bound != "decode"
     with pytest.raises(AssertionError, match="measured"):
         explain_run(decoding(), Setup(decode_threads=2, cores=2), None, measure)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "is_image"),
+    [("cat/0.JPG", "data", True), ("0.bin", "data", False), ("0.tar", "jpeg", True)],
+)
+def test_a_decode_of_images_is_compared_with_ours(
+    tmp_path: Path, name: str, field: str, is_image: bool
+) -> None:
+    """Where samples have names of images, our transforms are a remedy; where they have not, not."""
+    path = tmp_path / "data" / name
+    path.parent.mkdir(parents=True)
+    if name.endswith(".tar"):
+        with tarfile.open(path, "w") as archive:
+            archive.addfile(tarfile.TarInfo(f"first.{field}"))
+    else:
+        path.write_bytes(b"x")
+    dataset = penstock.open(tmp_path / "data", index="memory")
+    assert hold_images(dataset.index) == is_image
+    with penstock.Loader(dataset, 1, decode=lambda sample: 0) as loader:
+        assert loader.explain().setup.images == is_image
+    found = explain_run(decoding(), Setup(decode_threads=2, cores=2, images=is_image))
+    assert ("penstock.images" in str(found)) == is_image

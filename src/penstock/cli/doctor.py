@@ -47,7 +47,7 @@ def doctor(
     batch_size: int = setting(256, "Samples of a step of one rank.", min=1),
     ranks: int = setting(1, "Ranks on this host.", min=1),
     decode: str | None = setting(
-        None, "module:function, as Loader(decode=) takes it: is timed, too."
+        None, "module:function, as Loader(decode=) takes it: timed in place of penstock.images."
     ),
     write: bool = setting(False, "Time writing, by a temporary file in the data's folder."),
     options: FormatOptions,

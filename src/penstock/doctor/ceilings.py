@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import copy
 import errno
+import importlib.util
+import io
 import itertools
 import os
+import re
 import tempfile
 import threading
 import time
@@ -25,7 +28,7 @@ from ..budget import Budget
 from ..dataset.dataset import Dataset
 from ..dataset.sample import Decode, choose_gap
 from ..engine.host import ProbeResult, measure_copying
-from ..engine.open import is_url, open_engine
+from ..engine.open import is_url, open_engine, read_extent
 from ..engine.page_cache import drop_extents
 from ..engine.protocol import ReadMethod
 from ..engine.read_method import compute_open_files_max
@@ -33,12 +36,16 @@ from ..engine.store import build_storage_error
 from ..engine.threads import ThreadPool
 from ..errors import PenstockError, UsageError
 from ..extent import Extents, Files, Requests
+from ..images.transforms import Decode as Image
+from ..index.codecs import CompressedChunk, decode_samples
+from ..index.fields import Codec
 from ..index.layout import Chunked
 from ..index.read_cost import measure_cost
 from ..plan.steps import plan_samples
 from .roofline import Demand, Supply
 
 _planned_samples = 64
+_unpacked_fields = 4
 
 
 class StorageCeiling(NamedTuple):
@@ -218,6 +225,72 @@ def measure_decoding(
     rate, done = _measure_rate(one, threads)
     supply = Supply(rate, f"{name}, {done:,} samples in {threads} threads")
     return DecodingCeiling(supply, float(np.mean(sizes)))
+
+
+_ENCODED = {
+    r"\xff\xd8\xff|\x89PNG|GIF8|BM....\0{4}|II\*\0|MM\0\*|RIFF....WEBP": "images",
+    r"fLaC|OggS|ID3|\xff[\xf2\xf3\xfa\xfb]|RIFF....WAVE": "audio",
+}
+"""What bytes hold that begin so."""
+
+
+def find_decode(dataset: Dataset) -> tuple[str, Decode | None]:
+    """Find what samples hold ("images", "audio", "" if neither), and what decodes them here; None
+    if nothing does. One sample is read."""
+    for name, value in dataset[0].items():
+        head = bytes(value[:12]) if isinstance(value, bytes) else b""
+        for pattern, kind in _ENCODED.items():
+            if not re.match(pattern.encode("latin-1"), head, re.DOTALL):
+                continue
+            if kind == "images":
+                return kind, Image(field=name)
+            if importlib.util.find_spec("soundfile") is None:
+                return kind, None
+            import soundfile
+
+            return kind, lambda sample, name=name: soundfile.read(io.BytesIO(sample[name]))[0]
+    return "", None
+
+
+def measure_unpacking(dataset: Dataset) -> Supply | None:
+    """Measure the samples a second of compressed chunks that all cores decompress, if each chunk is
+    decompressed once; takes 0.25 s, or one chunk, for each of the largest fields. None without."""
+    index, cores = dataset.index, len(os.sched_getaffinity(0))
+    coded = [
+        (field.codec, layout)
+        for field, layout in zip(index.fields, index.layouts, strict=True)
+        if isinstance(layout, Chunked) and field.codec is not None
+    ]
+    coded.sort(key=lambda pair: -pair[1].total_bytes)
+    took_s, measured_bytes, chunks = 0.0, 0, 0
+    first = np.zeros(1, np.int64)
+    for codec, layout in coded[:_unpacked_fields]:
+        sizes = layout.chunk_samples
+        numbers = np.unique(np.linspace(0, len(sizes) - 1, limits.ceiling_samples_max // 8))
+        held = [_read_chunk(dataset, layout, int(number)) for number in numbers]
+
+        def one(number: int, codec: Codec = codec, held: list[CompressedChunk] = held) -> None:
+            decode_samples(codec.name, codec.options, [held[number % len(held)]], first, first)
+
+        rate, done = _measure_rate(one, cores)
+        took_s += 1 / (rate * float(np.mean([chunk.samples for chunk in held])))
+        measured_bytes, chunks = measured_bytes + layout.total_bytes, chunks + done
+    if not took_s:
+        return None
+    share = measured_bytes / sum(layout.total_bytes for _, layout in coded)
+    how = f"{chunks:,} chunks decompressed in {cores} threads, each chunk once an epoch"
+    return Supply(share / took_s, how)
+
+
+def _read_chunk(dataset: Dataset, layout: Chunked, number: int) -> CompressedChunk:
+    extents, _ = layout.pieces(np.array([number]))
+    where = f"chunk {number:,} of {dataset.path}"
+    pieces = [
+        read_extent(dataset.index.files, file, offset, length, where)
+        for file, offset, length in zip(*(column.tolist() for column in extents), strict=True)
+    ]
+    samples = int(layout.chunk_samples[number])
+    return CompressedChunk(number, memoryview(b"".join(pieces)), extents.length.tolist(), samples)
 
 
 def _draw_samples(dataset: Dataset) -> list[dict[str, Any]]:

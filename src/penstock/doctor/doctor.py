@@ -30,19 +30,22 @@ from ..engine.page_cache import Residency, measure_residency
 from ..engine.protocol import ReadMethod
 from ..engine.read_method import LOCAL, compute_open_files_max, find_file_system, probe_io_uring
 from ..engine.store import Posix, build_storage_error
-from ..errors import MissingError
+from ..errors import MissingError, UsageError
 from ..index.read_cost import summarize_cost
 from ..loader.auto_shuffle import choose_shuffle, record_choice
 from ..loader.batch import choose_readahead
 from ..order.shuffling import Blocking
 from ..plan.cache_blocks import CacheBlockChoice, choose_cache_block
 from .ceilings import (
+    DecodingCeiling,
     StorageCeiling,
     estimate_demand,
+    find_decode,
     measure_copy_rate,
     measure_decoding,
     measure_opening,
     measure_storage,
+    measure_unpacking,
     measure_writing,
     read_link_speed,
 )
@@ -221,11 +224,10 @@ def examine(
     if opens is not None:
         supplies["metadata"] = opens
     seen(3, steps)
-    demand = estimate_demand(dataset, choice)
-    if job.decode is not None:
-        decoded = measure_decoding(dataset, job.decode)
+    decoded, refusal = _measure_decoding(dataset, job)
+    demand = estimate_demand(dataset, choice, decoded.decoded_bytes if decoded else 0.0)
+    if decoded is not None:
         supplies["decode"] = _limit_to_quota(decoded.all_cores, machine)
-        demand = estimate_demand(dataset, choice, decoded.decoded_bytes)
     if job.step_s is not None:
         supplies["compute"] = computing_supply(job.step_s, job.batch_size, job.ranks)
     seen(4, steps)
@@ -243,13 +245,41 @@ def examine(
         written=measure_writing(folder) if write and is_local else None,
         link=read_link_speed(),
         settings=tuple(_list_settings(dataset, job, budget, choice, machine, read)),
-        findings=tuple(_list_findings(dataset, job, machine, mount, cached, read)),
+        findings=(*_list_findings(dataset, job, machine, mount, cached, read), *refusal),
         first=first,
         later=later,
         extras=tuple(_find_missing_extras(dataset)),
     )
     seen(5, steps)
     return examination
+
+
+def _measure_decoding(
+    dataset: Dataset, job: PlannedJob
+) -> tuple[DecodingCeiling | None, list[Finding]]:
+    """Measure the job's decode, or what the samples need by themselves: images, audio, compressed
+    chunks. The findings say what could not be measured."""
+    if job.decode is not None:
+        return measure_decoding(dataset, job.decode), []
+    if len(dataset) == 0:
+        return None, []
+    unpacked = measure_unpacking(dataset)
+    found = None if unpacked is None else DecodingCeiling(unpacked, 0.0)
+    kind, decode = find_decode(dataset)
+    try:
+        if decode is not None:
+            found = measure_decoding(dataset, decode)
+            supply = found.all_cores
+            rate, how = supply.per_s, f"{supply.how}; --decode times yours"
+            if unpacked is not None:
+                rate, how = 1 / (1 / rate + 1 / unpacked.per_s), f"{unpacked.how}; {how}"
+            found = found._replace(all_cores=Supply(rate, how))
+        elif kind:
+            raise UsageError(f"no library here decodes {kind}: pip install soundfile")
+    except UsageError as error:
+        says = f"it was not measured ({error}), and may bind: time yours by --decode"
+        return found, [Finding("warning", "decoding", says)]
+    return found, []
 
 
 def _limit_to_quota(supply: Supply, machine: Machine) -> Supply:

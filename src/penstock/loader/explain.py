@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from .. import limits
 from ..engine.protocol import ReadMethod
+from ..index.table import Index
 from ..meter import Counters
 
 Part = Literal["compute", "storage", "decode", "network", "copy"]
@@ -56,6 +57,7 @@ class Setup:
     decode_threads:  0 without decode.
     cores:           processors that the process may use.
     ahead:           True if batches are made while the user computes.
+    images:          True if `decode` is the user's and samples hold images.
     """
 
     backend: str = ""
@@ -70,6 +72,7 @@ class Setup:
     decode_threads: int = 0
     cores: int = 1
     ahead: bool = True
+    images: bool = False
 
     def describe_storage(self, method: ReadMethod | None, measured: Mapping[str, Any]) -> Setup:
         """Return the setup with the way in which an engine reads.
@@ -84,6 +87,15 @@ class Setup:
             known |= {"backend": method.backend, "cached": method.cached}
             known |= {"reads_max": method.threads, "gap_bytes": method.gap_bytes}
         return replace(self, **known)
+
+
+def hold_images(index: Index) -> bool:
+    """Tell by their names whether samples hold images."""
+    names = [index.key(0) if index.count else "", *(f".{field.name}" for field in index.fields)]
+    return any(name.lower().endswith(_image_endings) for name in names)
+
+
+_image_endings = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".image", ".img")
 
 
 class Remedy(NamedTuple):
@@ -342,7 +354,8 @@ def _compare_gains(
 
 def _suggest_change(part: Part, counted: Counters, setup: Setup) -> str:
     if part == "decode":
-        return _suggest_decode(counted, setup)
+        ours = "; or decode=penstock.images.RandomResizedCrop or another of penstock.images"
+        return _suggest_decode(counted, setup) + ours * setup.images
     if part == "network":
         return "more of the data on this host (cache ram_bytes, assignment='local'), a faster link"
     if part == "copy":

@@ -45,7 +45,7 @@ from .batch import choose_readahead, pick_fields
 from .collate import Arrays, Leaves
 from .decode import Collate, DecodedCounts, DecodeThreads, RowDecode, RowReader
 from .epoch import DeviceTransfer, EpochIterator, OpenEpoch, OpenIterators, record_epoch
-from .explain import Explanation, Setup, explain_run
+from .explain import Explanation, Setup, explain_run, hold_images
 from .global_generators import DrawWatch
 from .metrics import serve_if_configured
 from .sampler import make_step_sampler
@@ -398,6 +398,7 @@ class Loader:
             leased=self._budget != self._requested_budget,
             decode_threads=self._decode_threads if self._in_threads else 0,
             cores=len(os.sched_getaffinity(0)),
+            images=self._rows is None and hold_images(self.dataset.index),
         ).describe_storage(
             None if self._engine is None else self._engine.choice,
             self.step_sampler.choice_record,

@@ -36,7 +36,7 @@ from ..loader.batch import Batch, pick_fields
 from ..loader.collate import Pad
 from ..loader.decode import RowDecode, RowReader
 from ..loader.epoch import DeviceTransfer, EpochIterator, OpenEpoch, OpenIterators, make_turn
-from ..loader.explain import Explanation, Setup, explain_run
+from ..loader.explain import Explanation, Setup, explain_run, hold_images
 from ..loader.loader import Loader
 from ..loader.metrics import serve_if_configured
 from ..loader.sampler import StepSampler, make_step_sampler
@@ -415,12 +415,13 @@ class DataLoader:
         """
         if self._loader is not None:
             return self._loader.explain(since)
-        cores = len(os.sched_getaffinity(0))
+        cores, data = len(os.sched_getaffinity(0)), self.dataset
         setup = Setup(
             backend="workers",
             decode_threads=self.num_workers,
             cores=cores,
             ahead=self.num_workers > 0,
+            images=self._rows is None and isinstance(data, Dataset) and hold_images(data.index),
         )
         measure = None
         if self._rows is not None:
