@@ -134,9 +134,8 @@ def check_path(name: str, value: object) -> str:
     try:
         return os.fsdecode(os.fsencode(value))
     except UnicodeEncodeError as error:
-        raise UsageError(
-            f"{name} is {value!r}: character {error.start} is a lone surrogate: give it as bytes"
-        ) from None
+        what = f"{name} is {value!r}: character {error.start} is a lone surrogate"
+        raise UsageError(f"{what}: give it as bytes") from None
 
 
 def whole(least: int = 1, most: int = 1 << 62) -> Spec:

@@ -58,15 +58,12 @@ class Budget:
         backends = ("io_uring", "mmap", "pread")
         required = [name for name in backends if getattr(self, name) == "required"]
         if len(required) > 1:
-            raise UsageError(
-                f"Budget.{required[0]} and Budget.{required[1]} are both 'required': choose one"
-            )
+            names = " and ".join(f"Budget.{name}" for name in required[:2])
+            raise UsageError(f"{names} are both 'required': choose one")
         if all(getattr(self, name) == "off" for name in backends):
             raise UsageError("Budget.io_uring, mmap and pread are all 'off': something must read")
         if self.mmap == "required" and self.direct == "required":
-            raise UsageError(
-                "Budget.mmap and Budget.direct are both 'required': a map needs the page cache"
-            )
+            raise UsageError("Budget.mmap and direct are 'required': a map needs the page cache")
 
     @property
     def disk_buffer_bytes(self) -> int:

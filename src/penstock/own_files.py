@@ -57,22 +57,16 @@ def check_own_folder(path: str) -> None:
 
 
 def _build_foreign_error(path: str, kind: str) -> UsageError:
-    return UsageError(
-        f"{path} is {kind}, which penstock does not make there, so nothing is written to it: "
-        f"remove it, or use a folder that only this user may write to"
-    )
+    what = f"{path} is {kind}, which penstock does not make, so nothing is written to it"
+    return UsageError(f"{what}: remove it, or use a folder that only this user may write to")
 
 
 def check_private_folder(folder: str, what: str) -> None:
     """Raise UsageError if other users could exchange the files in the folder of `what`."""
     status = os.stat(folder)
     if status.st_uid not in (os.geteuid(), 0):
-        raise UsageError(
-            f"the folder {folder} of {what} belongs to user {status.st_uid}, and this is user "
-            f"{os.geteuid()}: use a folder of your own"
-        )
+        whose = f"user {status.st_uid}, and this is user {os.geteuid()}"
+        raise UsageError(f"the folder {folder} of {what} belongs to {whose}: use one of your own")
     if status.st_mode & stat.S_IWOTH:
-        raise UsageError(
-            f"every user may write to the folder {folder} of {what}, and so exchange its files: "
-            f"`chmod o-w` it, or use a folder of your own below it"
-        )
+        where = f"every user may write to the folder {folder} of {what}"
+        raise UsageError(f"{where}: `chmod o-w` it, or use a folder of your own below it")

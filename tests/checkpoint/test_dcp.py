@@ -478,7 +478,7 @@ def test_misuse(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="step is -1"):
             storage.writer(-1)
         writer = storage.writer(1)
-        with pytest.raises(UsageError, match="leave it out; the step is an argument"):
+        with pytest.raises(UsageError, match="leave it out; give the step"):
             dcp.save(state, storage_writer=writer, checkpoint_id="x")
         dcp.save(state, storage_writer=writer)
         with pytest.raises(CheckpointException, match="this writer has saved"):

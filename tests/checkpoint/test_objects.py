@@ -623,7 +623,7 @@ def test_wrong_places(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         Checkpoints("s3://no-such-bucket-here/run")
     with pytest.raises(MissingError, match="there is no checkpoint in"):
         load(place.url)
-    with pytest.raises(UsageError, match="web servers are only read from"):
+    with pytest.raises(UsageError, match="is only read from"):
         Checkpoints("http://127.0.0.1/run")
     with pytest.raises(UsageError, match="ftp"):
         load("ftp://server/run")

@@ -204,7 +204,7 @@ def test_documents_that_are_not_json(folder: Path) -> None:
     for body in (b"", b"{", b"\xff", b"1" * 5000, deep):
         head = f"penstock checkpoint 1 {len(body)} {crc32c(body):08x}\n".encode()
         path.write_bytes(head + body)
-        with pytest.raises(FormatError, match=r"index describes no checkpoint .* is not JSON"):
+        with pytest.raises(FormatError, match=r"index is of another version .*is not JSON"):
             load(folder)
 
 

@@ -46,7 +46,7 @@ def test_renamed_fields(tar: penstock.Dataset, tmp_path: Path) -> None:
     for number in range(9):
         (tmp_path / f"{number}.png").write_bytes(b"png%d" % number)
     files = penstock.open(tmp_path, extensions="png", index="memory")
-    with pytest.raises(UsageError, match="by rename="):
+    with pytest.raises(UsageError, match="use rename="):
         penstock.mix([(tar, 0.5), (files, 0.5)])
     both = penstock.mix(
         [(tar, 0.5), (files, 0.5)], rename=[{"jpg": "image", "txt": None}, {"data": "image"}]

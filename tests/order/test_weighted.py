@@ -115,7 +115,7 @@ def test_rounding_is_by_powers_of_two() -> None:
         ([1.0, -0.5], r"the weight of sample 1 is -0.5: use a finite number from 0 on"),
         ([1.0, 2.0, math.nan], r"the weight of sample 2 is nan"),
         ([math.inf], r"the weight of sample 0 is inf"),
-        ([0.0, 0.0], r"the weights of all 2 samples are 0: give one a weight above 0"),
+        ([0.0, 0.0], r"the weights of all 2 samples are 0: give one above 0"),
         ([1.0, 1e-12], r"sample 1 is 1e-12, too small beside the largest, 1.0: .* or use 0 to"),
     ],
 )

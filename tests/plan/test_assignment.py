@@ -315,9 +315,9 @@ def test_what_does_not_fit() -> None:
     placement = Placement(100, (50, 50), seed=0)
     with pytest.raises(UsageError, match="no node keeps any: use 'strided'"):
         Steps(100, 10, 2, assignment="local")
-    with pytest.raises(UsageError, match="nodes of 3 ranks, but there are 2"):
+    with pytest.raises(UsageError, match="nodes of 3 ranks, not 2"):
         Steps(100, 10, 2, assignment="local", locality=Locality(placement, (0, 1, 1)))
-    with pytest.raises(UsageError, match="leave locality out"):
+    with pytest.raises(UsageError, match="leave it out"):
         Steps(100, 10, 2, locality=Locality(placement, (0, 1)))
     for nodes in ((), (0, 2), (-1,), (0.5,)):
         with pytest.raises(UsageError, match=r"Locality\.nodes"):

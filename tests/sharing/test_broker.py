@@ -412,7 +412,7 @@ def test_its_folder_is_made_for_it_alone(tmp_path: Path) -> None:
 
 def test_folders_that_others_may_write_are_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(UsageError, match="others may write there"):
+    with pytest.raises(UsageError, match="others may write to"):
         Broker(tmp_path / "broker.sock", ledger())
     tmp_path.chmod(0o1777)
     with Broker(tmp_path / "broker.sock", ledger()):

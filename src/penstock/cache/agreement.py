@@ -235,11 +235,9 @@ def _check_alike(members: list[dict[str, Any]]) -> None:
     roots = {member["root"]: member["version"] for member in reversed(members)}  # the first rank's
     for rank, member in enumerate(members):
         if member["version"] != roots[member["root"]]:
-            raise UsageError(
-                f"rank {rank} sees other times of writing in {member['root']} than an earlier rank:"
-                " start the job again if files were just written; copy times too if each host has"
-                " a copy (cp -p, rsync -t)"
-            )
+            what = f"rank {rank} sees other times of writing in {member['root']} than an earlier"
+            remedy = "start the job again, or copy times too (cp -p, rsync -t)"
+            raise UsageError(f"{what} rank: {remedy}")
 
 
 def _locate_coordinates(members: list[dict[str, Any]], assignment: Assignment) -> tuple[int, ...]:
@@ -250,17 +248,14 @@ def _locate_coordinates(members: list[dict[str, Any]], assignment: Assignment) -
         spans.setdefault(member["coordinate"], {})[member["host"]] = member["name"]
     absent = set(range(members[0]["world_size"])) - spans.keys()
     if absent:
-        raise UsageError(
-            f"no rank of {len(members)} reads data coordinate {min(absent)} of "
-            f"{members[0]['world_size']}: name all that iterate in Place(readers=...)"
-        )
+        what = f"no rank of {len(members)} reads data coordinate {min(absent)}"
+        world = members[0]["world_size"]
+        raise UsageError(f"{what} of {world}: name all that iterate in Place(readers=...)")
     for coordinate, names in sorted(spans.items()):
         if assignment == "local" and len(names) > 1:
-            raise UsageError(
-                f"data coordinate {coordinate} spans {len(names)} hosts "
-                f"({', '.join(names.values())}): use assignment='strided', or a mesh with each data"
-                " coordinate on one host"
-            )
+            hosts_named = f"{len(names)} hosts ({', '.join(names.values())})"
+            remedy = "use assignment='strided', or a mesh with each on one host"
+            raise UsageError(f"data coordinate {coordinate} spans {hosts_named}: {remedy}")
     return tuple(hosts.index(next(iter(spans[number]))) for number in sorted(spans))
 
 

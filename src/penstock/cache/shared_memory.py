@@ -194,9 +194,7 @@ class SlotTable:
         except RuntimeError:
             if not self._core.is_inherited:
                 raise
-            raise ForkError(
-                "this tier's claims belong to the process that was forked: attach in the child"
-            ) from None
+            raise ForkError("this tier's claims are the parent's: attach in the child") from None
         except (ValueError, TypeError, IndexError) as error:
             raise UsageError(f"the tier cannot do this: {error}") from None
 

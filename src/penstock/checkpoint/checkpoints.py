@@ -95,9 +95,7 @@ class Checkpoints:
             self.place, sys.modules, gather
         )
         if busy == "skip" and callable(gather) and self.place.world_size > 1:
-            raise UsageError(
-                "busy='skip' exchanges messages during a save: pass three functions as gather="
-            )
+            raise UsageError("busy='skip' exchanges texts during a save: give three gather=")
         self._budget = budget or Budget()
         self._process = os.getpid()
         self._staging = Staging()
@@ -455,9 +453,6 @@ class Checkpoints:
     def _check_usable(self, *, closed: bool = False) -> None:
         """Raise ForkError in a forked process; UsageError once it is closed, unless `closed`."""
         if os.getpid() != self._process:
-            raise ForkError(
-                "these Checkpoints belong to the parent process: save there, or make new ones after"
-                " the fork"
-            )
+            raise ForkError("these Checkpoints are the parent's: make new ones after the fork")
         if self._closed and not closed:
             raise UsageError("these Checkpoints are closed: make new ones")

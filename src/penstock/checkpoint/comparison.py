@@ -136,11 +136,11 @@ def build_difference_error(step: int, rank_rows: Sequence[Sequence[Sequence[Any]
         differing = (place for place, pair in pairs if pair[0] != pair[1])
         first = next(differing, min(len(mine), len(theirs)))
         names = [rows[first][0] for rows in (mine, theirs) if first < len(rows)]
-        return UsageError(
-            f"the ranks save states of different shape at step {step}: {_name_ranks(others)}"
-            f" from rank 0, first at {' and '.join(map(repr, dict.fromkeys(names)))}: save equal"
-            " shapes on all ranks, and other values by per_rank=; nothing was committed"
-        )
+        first_names = " and ".join(map(repr, dict.fromkeys(names)))
+        where = f"{_name_ranks(others)} from rank 0, first at {first_names}"
+        remedy = "save equal shapes on all ranks, and other values by per_rank="
+        what = f"the ranks save states of different shape at step {step}: {where}"
+        return UsageError(f"{what}; nothing was committed: {remedy}")
     others = [rank for rank, sums in enumerate(rank_sums) if sums != rank_sums[0]]
     names = [
         row.name
@@ -153,11 +153,10 @@ def build_difference_error(step: int, rank_rows: Sequence[Sequence[Sequence[Any]
 
 def build_values_error(step: int, name: str, first: int, others: Sequence[int]) -> UsageError:
     """Build the error for an array whose values differ between ranks."""
-    return UsageError(
-        f"the ranks save different values at step {step}: {name} of {_name_ranks(others)} from rank"
-        f" {first}: make them equal, or save them by per_rank= (with torch.distributed.checkpoint,"
-        " by other names); nothing was committed"
-    )
+    where = f"{name} of {_name_ranks(others)} from rank {first}"
+    remedy = "make them equal, or save them by per_rank= (DCP: by other names)"
+    what = f"the ranks save different values at step {step}: {where}"
+    return UsageError(f"{what}; nothing was committed: {remedy}")
 
 
 def _name_ranks(ranks: Sequence[int]) -> str:

@@ -56,10 +56,8 @@ class Costs:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.commit_s < self.blocked_s:
-            raise UsageError(
-                f"Costs.commit_s is {self.commit_s!r}, below blocked_s {self.blocked_s!r}: give the"
-                " time from the call of save"
-            )
+            what = f"Costs.commit_s is {self.commit_s!r}, below blocked_s {self.blocked_s!r}"
+            raise UsageError(f"{what}: give the time from the call of save")
 
     @property
     def lost_s(self) -> float:
@@ -263,9 +261,7 @@ class SavePace:
                 if after.step > before.step
             ]
             if not steps:
-                raise UsageError(
-                    "how long a step takes is not known before a second save: give step_s="
-                )
+                raise UsageError("a step's time is not known before a second save: give step_s=")
             step_s = median(steps)
         return Costs(
             blocked_s=max(0.0, median(save.blocked_s - save.waited_s for save in done)),

@@ -68,12 +68,10 @@ class Checkpoint:
         many ranks load the checkpoint as saved it: such values belong to one division of the work,
         and two ranks that go on with one of them do the same work twice."""
         if self._per_rank is _OF_OTHER_RANKS:
-            raise StateError(
-                f"step {self.step} has a value of each of the {self.ranks} ranks that saved it, and"
-                f" is loaded by rank {self._place.rank} of {self._place.world_size}"
-                f" ({self._place.source}): begin with new values, such as other seeds; load it on"
-                f" {self.ranks} ranks; or choose one by load(rank=, world_size={self.ranks})"
-            )
+            saved = f"step {self.step} has values of each of the {self.ranks} ranks that saved it"
+            loads = f"rank {self._place.rank} of {self._place.world_size} ({self._place.source})"
+            remedy = f"use {self.ranks} ranks, load(rank=, world_size={self.ranks}), or new values"
+            raise StateError(f"{saved}, not for {loads}: {remedy}")
         return self._per_rank
 
 
@@ -124,10 +122,8 @@ def load_entry(repository: Repository, entry: CheckpointEntry, place: Place) -> 
     index = repository.read_index(entry)
     where = repository.index_path(entry)
     if index.kind != STATE:
-        raise FormatError(
-            f"{where} is of kind {index.kind!r}, not {STATE!r}: load it with the library that"
-            " saved it"
-        )
+        what = f"{where} is of kind {index.kind!r}, not {STATE!r}"
+        raise FormatError(f"{what}: load it with the library that saved it")
     pieces = _list_pieces(repository, entry, index)
     common = _Blocks(index.content, _choose_pieces(pieces, STATE_BLOCK), where)
     own_pieces = [piece for piece in pieces if piece.file == f"rank-{place.rank}.shard"]
@@ -174,9 +170,7 @@ class _Blocks:
         """Rebuild the parts of the state that have these names, and no others."""
         state = pytree.rebuild_state(self._tree, self.get_block, self._where)
         if type(state) is not dict or state.keys() != set(names):
-            raise FormatError(
-                f"{self._where} has no parts {' and '.join(names)}: load another checkpoint"
-            )
+            raise FormatError(f"{self._where} has no parts {' and '.join(names)}: load another")
         return [state[name] for name in names]
 
 

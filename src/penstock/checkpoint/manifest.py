@@ -225,10 +225,7 @@ def get_block_sizes(content: Any, where: str) -> dict[str, int]:
 
 def _build_content_error(where: str, how: str) -> FormatError:
     """Build the error for a file that has the checksum that it should have, and makes no sense."""
-    return FormatError(
-        f"{where} describes no checkpoint that this version of penstock knows: {how}: load it with"
-        " the version that wrote it"
-    )
+    return FormatError(f"{where} is of another version of penstock ({how}): load it with that")
 
 
 # -- shards ----------------------------------------------------------------------------------------
@@ -267,16 +264,13 @@ def decode_pieces(manifest: bytes, file: str, begin: int, where: str) -> tuple[P
         shape, offsets = tuple(fields.pop("shape")), tuple(fields.pop("offsets"))
         piece = Piece(file=file, shape=shape, offsets=offsets, **fields)
         if piece.offset != at:
-            raise build_damage_error(
-                where,
-                f"its manifest places piece {piece.name!r} at {piece.offset:,}, not at {at:,}",
-            )
+            how = f"its manifest places {piece.name!r} at {piece.offset:,}, not at {at:,}"
+            raise build_damage_error(where, how)
         at += piece.padded_bytes
         pieces.append(piece)
     if at != begin:
-        raise build_damage_error(
-            where, f"its pieces take {at:,} bytes, but its manifest is at {begin:,}"
-        )
+        how = f"its pieces take {at:,} bytes, but its manifest is at {begin:,}"
+        raise build_damage_error(where, how)
     return tuple(pieces)
 
 
@@ -288,9 +282,7 @@ def decode_index(data: bytes, where: str) -> CheckpointIndex:
     belong to another checkpoint."""
     document = unseal("checkpoint", data, where)
     if not isinstance(document, Mapping) or set(document) != set(CheckpointIndex._fields):
-        raise FormatError(
-            f"{where} is an index of another version of penstock: load it with that version"
-        )
+        raise FormatError(f"{where} is an index of another version of penstock: load it with that")
     values = _parse_row(_INDEX, [document[name] for name in _INDEX], where)
     shards = tuple(ShardEntry(**_parse_row(_SHARD, row, where)) for row in values["shards"])
     return CheckpointIndex(**{**values, "shards": shards})
@@ -302,9 +294,7 @@ def check_coverage(sizes: Mapping[str, int], pieces: Sequence[Piece], where: str
     at = dict.fromkeys(sizes, 0)
     for piece in sorted(pieces, key=lambda piece: (piece.name, piece.offsets)):
         if piece.offsets != (at.get(piece.name),):
-            raise FormatError(
-                f"{where}: {piece.name!r} is there twice, or a piece of it is missing"
-            )
+            raise FormatError(f"{where}: {piece.name!r} is there twice, or a piece is missing")
         at[piece.name] += piece.length
     for name, size in sizes.items():
         if at[name] != size:

@@ -87,9 +87,7 @@ class Prefix(Repository):
         where = parse_object_url(url.rstrip("/"))
         bucket = None if where.bucket.startswith("hf://") else open_bucket(where.bucket)
         if bucket is None or not bucket.listable:
-            raise UsageError(
-                f"{where.url}: hubs and web servers are only read from: use s3://, gs:// or az://"
-            )
+            raise UsageError(f"{where.url} is only read from: use s3://, gs:// or az://")
         key = f"{where.key}/" if where.key else ""
         return cls(where.url, key, ObjectStorage(bucket, where.url, key))
 
@@ -131,10 +129,8 @@ class Prefix(Repository):
             index = super().read_index(entry)
             path = self.locate_shards(entry, index)
             if path != entry.path:
-                raise FormatError(
-                    f"{self.index_path(entry)} is of {path}, not {entry.path}: it was damaged on"
-                    " its way; list the checkpoints again"
-                )
+                what = f"{self.index_path(entry)} is of {path}, not {entry.path}"
+                raise FormatError(f"{what}: it was damaged on its way; list the checkpoints again")
         except FormatError:
             self._numbered.forget()
             raise
@@ -181,10 +177,9 @@ class Prefix(Repository):
         sizes = self._list_shards(attempt_path)
         for shard in index.shards:
             if sizes.get(shard.file) != shard.bytes:
-                raise StorageError(
-                    f"{attempt_path}: {shard.file} has {sizes.get(shard.file, 0):,} of"
-                    f" {shard.bytes:,} bytes: do all ranks write to one service? {AGAIN}"
-                )
+                size = f"{shard.file} has {sizes.get(shard.file, 0):,} of {shard.bytes:,} bytes"
+                remedy = f"do all ranks write to one service? {AGAIN}"
+                raise StorageError(f"{attempt_path}: {size}: {remedy}")
         self._maybe_committed.add(attempt_path)
         try:
             number = lock.append(index.encoded)
@@ -457,9 +452,8 @@ class Claim:
             except (FormatError, LookupError, TypeError, ValueError):
                 holder = "it has committed a checkpoint since"
             how = f"another job has taken it over ({holder})"
-        return UsageError(
-            f"{self._objects.url}: {how}: nothing was committed; let one job write to it"
-        )
+        what = f"{self._objects.url}: {how}: nothing was committed"
+        return UsageError(f"{what}; let one job write to it")
 
     def close(self) -> None:
         """Do nothing: the next job claims the prefix, as it does after a job that was killed."""

@@ -124,9 +124,8 @@ def rebuild_state(skeleton: Json, memory: Callable[[str], Memory], where: str) -
         *(LookupError, TypeError, ValueError, AttributeError),
         *(RuntimeError, ArithmeticError, BufferError),
     ) as error:
-        raise FormatError(
-            f"{where} describes no state that this version of penstock knows ({error})"
-        ) from None
+        what = f"{where} describes no state that this version of penstock knows"
+        raise FormatError(f"{what} ({error})") from None
 
 
 # -- apart -----------------------------------------------------------------------------------------
@@ -136,9 +135,8 @@ def _encode_node(
     value: Any, path: str, depth: int, leaves: list[tuple[Leaf, dict[str, Any]]]
 ) -> Json:
     if depth > _DEPTH_MAX:
-        raise UsageError(
-            f"the state is nested deeper than {_DEPTH_MAX} at {path[:80]}: does it contain itself?"
-        )
+        what = f"the state is nested deeper than {_DEPTH_MAX} at {path[:80]}"
+        raise UsageError(f"{what}: does it contain itself?")
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -168,10 +166,8 @@ def _encode_key(key: Any, path: str) -> Json:
         return _encode_node(key, path, 0, [])
     if type(key) is tuple:
         return {"tuple": [_encode_key(part, path) for part in key]}
-    raise UsageError(
-        f"the state has a key of type {type(key).__name__} in {path or 'its root'}: {key!r:.80}:"
-        " use strings, numbers or tuples of them as keys"
-    )
+    what = f"{path or 'the state'} has a key of type {type(key).__name__}: {key!r:.80}"
+    raise UsageError(f"{what}: use strings, numbers or tuples of them as keys")
 
 
 def make_leaf(value: Any, path: str) -> Leaf:
@@ -187,15 +183,11 @@ def make_leaf(value: Any, path: str) -> Leaf:
             value, kind = np.frombuffer(value, np.uint8), "bytes"
         if not isinstance(value, np.ndarray):
             what = f"{type(value).__module__}.{type(value).__qualname__}"
-            raise UsageError(
-                f"{path or 'the state'} is of type {what}, which cannot be saved: save numbers,"
-                " strings, arrays, tensors and containers of them"
-            )
+            remedy = "save numbers, strings, arrays, tensors and containers of them"
+            raise UsageError(f"{path or 'the state'} is of type {what}: {remedy}")
         if type(value) is not np.ndarray or value.dtype.kind not in _KINDS or value.dtype.names:
-            raise UsageError(
-                f"{path or 'the state'} is a {type(value).__name__} of {value.dtype}: convert it to"
-                " an array of numbers, times or strings"
-            )
+            kind = f"{type(value).__name__} of {value.dtype}"
+            raise UsageError(f"{path or 'the state'} is a {kind}: use numbers, times or strings")
         dtype, size, shape, strides = value.dtype.str, value.itemsize, value.shape, value.strides
         address, packed = value.ctypes.data, value.flags.c_contiguous
     start, extent = 0, 0

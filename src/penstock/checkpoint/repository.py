@@ -143,10 +143,8 @@ class Repository(ABC):
         where = self.index_path(entry)
         index = decode_index(self.read_index_bytes(entry), where)
         if index.step != entry.step:
-            raise FormatError(
-                f"{where} is of step {index.step}, and was listed as of step {entry.step}: if its"
-                " folder was renamed, undo that"
-            )
+            steps = f"step {index.step}, not of step {entry.step} as its folder"
+            raise FormatError(f"{where} is of {steps}: if that was renamed, undo it")
         return index
 
     @abstractmethod
@@ -268,10 +266,8 @@ class FolderLock:
             writer = self._storage.read_lock(self.path)
         if writer != self._writer:
             holder = writer.decode(errors="replace").strip() or "the file is empty or gone"
-            raise UsageError(
-                f"{self.path} belongs to another job now ({holder}): nothing was committed; let one"
-                " job write to the folder"
-            )
+            what = f"{self.path} belongs to another job now ({holder}): nothing was committed"
+            raise UsageError(f"{what}; let one job write to the folder")
 
     def close(self) -> None:
         """Let other jobs write. May be called again."""
@@ -298,9 +294,8 @@ class Folder(Repository):
             with storage_errors(where, "try again"):
                 os.makedirs(where, exist_ok=True)
         if not _find_path(folder.storage, os.path.join(where, "")):
-            raise MissingError(
-                f"{where} is not a folder{suggest_path(where)}: name the folder of the checkpoints"
-            )
+            near = suggest_path(where)
+            raise MissingError(f"{where} is not a folder{near}: name the folder of the checkpoints")
         return folder
 
     # -- reading -----------------------------------------------------------------------------------
@@ -367,10 +362,8 @@ class Folder(Repository):
                 with contextlib.suppress(FileNotFoundError):
                     size = self.storage.measure_file(f"{attempt_path}/{shard.file}")
                 if size != shard.bytes:
-                    raise StorageError(
-                        f"{attempt_path}: {shard.file} has {size:,} of {shard.bytes:,} bytes: do"
-                        f" all ranks share the folder? {AGAIN}"
-                    )
+                    what = f"{attempt_path}: {shard.file} has {size:,} of {shard.bytes:,} bytes"
+                    raise StorageError(f"{what}: do all ranks share the folder? {AGAIN}")
             # The highest number in use, also by deletions that were cut off.
             matches = map(_COMMITTED.fullmatch, self.storage.list_folder(self.path))
             sequence = max((int(match[2]) for match in matches if match), default=0) + 1

@@ -113,9 +113,8 @@ def connect_ranks(
     """
     three = gather if isinstance(gather, tuple) else (gather, gather, gather)
     if gather is not None and (len(three) != 3 or not all(map(callable, three))):
-        raise UsageError(
-            f"gather is {gather!r:.100}: give a function of a text, which all ranks call, or three"
-        )
+        what = f"gather is {gather!r:.100}"
+        raise UsageError(f"{what}: give a function of a text, which all ranks call, or three")
     if place.world_size == 1:
         alone = Ranks(place, None)
         return alone, alone, alone
@@ -124,15 +123,11 @@ def connect_ranks(
         return Ranks(place, train), Ranks(place, save), Ranks(place, drain)
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        raise UsageError(
-            f"{place.world_size} ranks ({place.source}) save: initialise torch.distributed first,"
-            " or pass gather="
-        )
+        who = f"{place.world_size} ranks ({place.source}) save"
+        raise UsageError(f"{who}: initialise torch.distributed first, or pass gather=")
     if distributed.get_world_size() != place.world_size:
-        raise UsageError(
-            f"the process group has {distributed.get_world_size()} ranks, the checkpoint"
-            f" {place.world_size} ({place.source}): pass gather="
-        )
+        ranks = f"{distributed.get_world_size()} ranks, not {place.world_size} ({place.source})"
+        raise UsageError(f"the process group has {ranks}: pass gather=")
     for_train, for_save, for_drain = (
         Ranks(place, _make_group_gather(distributed, place)) for _ in range(3)
     )
@@ -147,10 +142,8 @@ def _make_group_gather(distributed: Any, place: Place) -> Gather:
         try:
             distributed.all_gather_object(texts, text, group=group)
         except RuntimeError as error:  # a connection was lost, or the time-out of the group
-            raise WorkerError(
-                f"rank {place.rank} lost the other ranks ({error!s:.200}): the save was not"
-                " committed; restart the job from the last checkpoint"
-            ) from None
+            what = f"rank {place.rank} lost the others ({error!s:.200}): the save was not committed"
+            raise WorkerError(f"{what}; restart the job from the last checkpoint") from None
         return texts
 
     return gather

@@ -304,11 +304,8 @@ class ShardStorage:
                     raise build_damage_error(path, f"it ends inside piece {piece.name!r}")
                 crc = crc32c(memory.data, crc)
         if crc != piece.crc32c:
-            raise build_damage_error(
-                path,
-                f"piece {piece.name!r} at {piece.offset:,}, {piece.length:,} bytes, does not match"
-                " its checksum",
-            )
+            what = f"piece {piece.name!r} at {piece.offset:,}, {piece.length:,} bytes"
+            raise build_damage_error(path, f"{what}, does not match its checksum")
 
     def find_whole_shards(self, folder: str) -> list[ShardEntry]:
         """Return the shards in a folder that are whole: every byte is read. StorageError if one
@@ -436,9 +433,8 @@ def translate_read_errors(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise MissingError(
-            f"{path} is not there: its job may have removed it; list the checkpoints again"
-        ) from None
+        what = f"{path} is not there: its job may have removed it"
+        raise MissingError(f"{what}; list the checkpoints again") from None
     except (MissingError, StorageError):
         raise
     except OSError as error:

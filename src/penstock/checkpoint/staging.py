@@ -101,10 +101,8 @@ class Staging:
             try:
                 fresh = mmap.mmap(-1, size)
             except (OSError, OverflowError):
-                raise LimitError(
-                    f"no memory to stage {size:,} bytes of a checkpoint: use more ranks, which"
-                    " divide it, or a machine with more memory"
-                ) from None
+                what = f"no memory to stage {size:,} bytes of a checkpoint"
+                raise LimitError(f"{what}: use more ranks, or more memory") from None
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 fresh.madvise(mmap.MADV_HUGEPAGE)
             self._memory = np.frombuffer(fresh, np.uint8)
@@ -346,9 +344,8 @@ class Fence:
     def attach(self, optimizer: Any) -> None:
         """Make the steps of an optimizer of torch wait at this fence."""
         if not hasattr(optimizer, "register_step_pre_hook"):
-            raise UsageError(
-                f"{type(optimizer).__name__} has no register_step_pre_hook: attach one of torch"
-            )
+            kind = type(optimizer).__name__
+            raise UsageError(f"{kind} has no register_step_pre_hook: attach one of torch")
         if any(known is optimizer for known in self._optimizers):
             return
         self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self.wait()))

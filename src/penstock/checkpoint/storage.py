@@ -206,10 +206,8 @@ class CheckpointStorage(shards.ShardStorage):
                     if error.errno != errno.EINVAL:
                         raise
                     if flush.budget.direct == "required":
-                        raise UsageError(
-                            f"Budget.direct is 'required' but the file system of {path} refuses"
-                            " it: use 'auto'"
-                        ) from None
+                        what = f"Budget.direct is 'required', which {path} refuses"
+                        raise UsageError(f"{what}: use 'auto'") from None
                     is_direct, whole = False, 0  # some refuse only when it comes to writing
                 write_all(file, data[whole:].data, start + whole)
             mark(f"end {path}")
@@ -255,10 +253,8 @@ class _LockFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._file, 200, 0).decode(errors="replace").strip()
-            raise UsageError(
-                f"{folder} is written by another job ({holder or 'unknown'}): give each job a"
-                " folder of its own, or end that one"
-            ) from None
+            what = f"{folder} is written by another job ({holder or 'unknown'})"
+            raise UsageError(f"{what}: give each job its folder, or end that one") from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
@@ -419,10 +415,8 @@ def ask_service(url: str, request: Callable[[], T], again: str = "") -> T:
 def build_service_error(error: ObjectRefused, url: str, again: str = "") -> PenstockError:
     """Build the error that a service's refusal means for a checkpoint."""
     if error.code == errno.ENOENT and not again:
-        return MissingError(
-            f"{url} is not there ({error.what}): its job may have removed it; list the checkpoints"
-            " again, or check the name and the endpoint (AWS_ENDPOINT_URL)"
-        )
+        remedy = "list the checkpoints again, or check the name and AWS_ENDPOINT_URL"
+        return MissingError(f"{url} is not there ({error.what}): {remedy}")
     remedy = "check the service and the network"
     if error.code == errno.EACCES:
         remedy = "check the credentials and their permissions (docs/objects.md)"

@@ -25,10 +25,9 @@ def describe_tensor(tensor: torch.Tensor, path: str) -> tuple[Any, ...]:
     it is of another kind."""
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not plain or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise UsageError(
-            f"{path or 'the state'} is a {type(tensor).__name__} ({tensor.layout}, on"
-            f" {tensor.device}), not a dense tensor: save its parts, or use penstock.checkpoint.dcp"
-        )
+        kind = f"{type(tensor).__name__} ({tensor.layout}, on {tensor.device}), not a dense tensor"
+        remedy = "save its parts, or use penstock.checkpoint.dcp"
+        raise UsageError(f"{path or 'the state'} is a {kind}: {remedy}")
     value = tensor.detach().resolve_conj().resolve_neg()
     size = value.element_size()
     strides = tuple(stride * size for stride in value.stride())

@@ -129,9 +129,8 @@ def _load_command(name: str, lazy: LazyCommand) -> Any:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0].startswith("penstock"):
             raise
-        raise UsageError(
-            f"penstock {name} needs {missing.name}: pip install 'penstock[{lazy.extra}]'"
-        ) from None
+        remedy = f"pip install 'penstock[{lazy.extra}]'"
+        raise UsageError(f"penstock {name} needs {missing.name}: {remedy}") from None
     if hasattr(module, "app"):
         return typer.main.get_group(module.app)
     holder = typer.Typer(add_completion=False, rich_markup_mode="rich")

@@ -108,9 +108,8 @@ def verify(
         how = row["damage"] or f"whole, {format_bytes(row['bytes'])} read"
         console.show(f"step {row['step']}: {console.escape(how)}")
     if bad:
-        raise FormatError(
-            f"{len(bad)} of {len(rows)} checkpoints are damaged: load another, then remove them"
-        )
+        count = f"{len(bad)} of {len(rows)} checkpoints"
+        raise FormatError(f"{count} are damaged: load another, then remove them")
 
 
 @app.command(cls=HelpedCommand)

@@ -146,9 +146,8 @@ def show_demo(folder: Path | None, say: Callable[[str], object]) -> bool:
         except PenstockError:
             raise
         except OSError as error:
-            raise UsageError(
-                f"cannot write in {folder} ({error.strerror}): give --folder with 500 MB free"
-            ) from None
+            what = f"cannot write in {folder} ({error.strerror})"
+            raise UsageError(f"{what}: give --folder with 500 MB free") from None
 
 
 def show_race(path: str, say: Callable[[str], object]) -> None:

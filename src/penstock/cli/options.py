@@ -184,9 +184,8 @@ def import_function(option: str, text: str) -> Callable[..., Any]:
         for attribute in name.split("."):
             function = getattr(function, attribute)
     except (ImportError, AttributeError, SyntaxError) as error:
-        raise UsageError(
-            f"{option} is {text!r}, which cannot be had ({error}): name an importable function"
-        ) from None
+        what = f"{option} is {text!r}, which cannot be had ({error})"
+        raise UsageError(f"{what}: name an importable function") from None
     if not callable(function):
         raise UsageError(f"{option} is {text!r}, which is {function!r}: name a function")
     return function  # type: ignore[no-any-return]

@@ -224,10 +224,8 @@ class ShardsConversion(Conversion):
         """Write one shard, from its first sample on; return the first sample of the next one."""
         number, start = len(self.manifest.shards), self.manifest.samples
         if number >= limits.shards_max:
-            raise LimitError(
-                f"limits.shards_max, {limits.shards_max:,}, is reached after {start:,} samples: "
-                f"start over (--force) with a larger shard_bytes (--shard-bytes)"
-            )
+            what = f"limits.shards_max, {limits.shards_max:,}, is reached after {start:,} samples"
+            raise LimitError(f"{what}: start over (--force) with a larger shard_bytes")
         name = f"{self.options['name']}-{number:06d}{self.recipe.suffix}"
         bytes_max, shards = self.options["shard_bytes"], self.options["shards"]
         end = self.count if shards is None else (number + 1) * self.count // int(shards)

@@ -98,11 +98,9 @@ def _describe_end(process: subprocess.Popen[bytes], texts: Sequence[bytes | None
     code = process.wait()
     largest = max(len(text or b"") for text in texts)
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    return WorkerError(
-        f"process {process.pid}, which encoded {len(texts):,} texts (the longest of "
-        f"{largest:,} bytes), {how}: if memory ran out, use fewer workers= (--workers), or cut "
-        f"such texts; run it again: it goes on after what is finished"
-    )
+    what = f"process {process.pid}, which encoded {len(texts):,} texts of up to {largest:,} bytes"
+    remedy = "run it again, perhaps with fewer workers: it goes on after what is finished"
+    return WorkerError(f"{what}, {how}: {remedy}")
 
 
 def encode_texts_ahead(

@@ -461,10 +461,9 @@ def _create_lmdb_recipe(
         key = namer(sample)
         size = len(key.encode("utf-8", "surrogateescape"))
         if not 0 < size <= _KEY_BYTES_MAX:
-            raise UsageError(
-                f"sample {sample.number:,} has a key of {size:,} bytes, and LMDB takes 1 to "
-                f"{_KEY_BYTES_MAX}: use keys='numbers' (--keys numbers)"
-            )
+            what = f"sample {sample.number:,} has a key of {size:,} bytes"
+            most = f"LMDB takes 1 to {_KEY_BYTES_MAX}"
+            raise UsageError(f"{what}, and {most}: use keys='numbers' (--keys numbers)")
         return StoredSample(key, (("data", data),), None)
 
     has_label_file = index.label_column is not None and not as_datum

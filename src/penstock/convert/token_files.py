@@ -62,9 +62,8 @@ class TokenWriter:
             present = os.fstat(file.fileno()).st_size
             if present < size:
                 file.close()
-                raise UsageError(
-                    f"{path} has {present:,} bytes, not {size:,}: put it back, or remove its folder"
-                )
+                sizes = f"{present:,} bytes, not {size:,}"
+                raise UsageError(f"{path} has {sizes}: put it back, or remove its folder")
             file.truncate(size)
             file.seek(size)
         return file

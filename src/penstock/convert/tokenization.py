@@ -410,10 +410,8 @@ class _Tokenization:
             return 0
         for suffix, entry in zip(_SUFFIXES, self.manifest.shards, strict=True):
             if sum_file(f"{self.path}{suffix}") != (entry["bytes"], entry["crc32"]):
-                raise FormatError(
-                    f"{self.path}{suffix} is damaged, by size and checksum: restore it, or write "
-                    f"it again with force=True (--force)"
-                )
+                what = f"{self.path}{suffix} is damaged, by size and checksum"
+                raise FormatError(f"{what}: restore it, or write it again by force=True (--force)")
         count = min(len(self.source), limits.encoded_checked_documents)
         chosen = Order(len(self.source), 0).samples(np.arange(count, dtype=np.uint64)).tolist()
         written = open_dataset(f"{self.path}.idx", index="memory")
@@ -430,11 +428,10 @@ class _Tokenization:
                     if not np.array_equal(written[chosen[checked]]["tokens"], expected):
                         document = chosen[checked]
                         source = self.reading.index.where(document)
-                        raise FormatError(
-                            f"{self.path}.bin: document {document:,} is not what tokenizers "
-                            f"{self.tokenizer.version} makes of {source}: write it again without "
-                            f"engine= (--engine), with force=True (--force)"
-                        )
+                        what = f"{self.path}.bin: document {document:,} is not what tokenizers"
+                        of = f"{self.tokenizer.version} makes of {source}"
+                        remedy = "write it again without engine=, with force=True (--force)"
+                        raise FormatError(f"{what} {of}: {remedy}")
                     checked += 1
         assert checked == count
         return count

@@ -114,10 +114,8 @@ class TokenizerFile:
         if len(usual) == 1:
             return self.ids[usual[0]]
         shown = ", ".join(map(repr, specials[:20])) or "none"
-        raise UsageError(
-            f"{self.path} has no known end of a document among {shown}: name it by eos= (--eos "
-            f"TOKEN), or give eos=False (--no-eos)"
-        )
+        what = f"{self.path} has no known end of a document among {shown}"
+        raise UsageError(f"{what}: name it by eos= (--eos TOKEN), or give eos=False (--no-eos)")
 
     def _list_specials(self) -> list[str]:
         added = json.loads(self.text).get("added_tokens") or ()

@@ -175,9 +175,7 @@ class Columns(Mapping[str, Array]):
                     held_bytes += len(text)
                 texts.append(same)
             if held_bytes > (most := limits.selection_texts_bytes_max):
-                raise LimitError(
-                    f"texts of field {name!r} have more than {most:,} characters: give ids"
-                )
+                raise LimitError(f"texts of {name!r} have more than {most:,} characters: give ids")
         return lambda start, stop: _make_comparable(name, texts[start:stop])
 
     def _keep_field(self, name: str) -> Index:

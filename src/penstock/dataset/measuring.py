@@ -127,9 +127,7 @@ def _count_all(dataset: Dataset, by: str, folder: str) -> Int:
     index = dataset.index
     counted = find_counted(index)
     if by == "tokens" and (counted is None or counted[1].dtype == np.uint8):
-        raise UsageError(
-            f"{dataset.path} holds no lists of numbers: give tokenizer=, or a function"
-        )
+        raise UsageError(f"{dataset.path} holds no lists of numbers: give tokenizer=")
     if by == "bytes" and any(isinstance(layout, Chunked) for layout in index.layouts):
         raise UsageError(f"{dataset.path} is compressed: measure by a function")
     count = count_bytes if by == "bytes" else count_numbers

@@ -214,11 +214,9 @@ def measure_decoding(
         try:
             result = decode(copy.copy(sample))
         except Exception as error:
-            raise UsageError(
-                f"decode function {name} failed for sample {sample['__key__']!r} of "
-                f"{dataset.path}: {error!r}: it is called with a dict of the sample's fields "
-                f"({', '.join(sample)})"
-            ) from error
+            what = f"decode function {name} failed for sample {sample['__key__']!r} of"
+            fields = f"it is called with a dict of the sample's fields ({', '.join(sample)})"
+            raise UsageError(f"{what} {dataset.path}: {error!r}: {fields}") from error
         if number < len(samples):
             sizes.append(_sum_bytes(result))
 

@@ -170,10 +170,8 @@ class Arena:
                 raise MemoryError
             block: Buffer = self._core.take(size_bytes)
         except MemoryError:
-            raise LimitError(
-                f"no memory for a batch of {size_bytes:,} bytes: lower batch_size; if it has one "
-                f"sample, cut that into several, or use a machine with more memory"
-            ) from None
+            what = f"no memory for a batch of {size_bytes:,} bytes"
+            raise LimitError(f"{what}: lower batch_size, or cut samples into several") from None
         return block
 
     def hand_over(self, block: Buffer) -> None:

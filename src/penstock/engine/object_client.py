@@ -164,9 +164,7 @@ def parse_service_url(url: str) -> ObjectLocation:
         return _parse_http_url(url)
     bucket, _, key = rest.partition("/")
     if "@" in bucket:
-        raise UsageError(
-            f"the {scheme}:// URL has credentials: set them in the environment (docs/objects.md)"
-        )
+        raise UsageError(f"the {scheme}:// URL has credentials: set them in the environment")
     if not bucket:
         raise UsageError(f"{url!r} names no bucket: use {scheme}://bucket/name")
     return ObjectLocation(f"{scheme}://{bucket}", key)
@@ -328,9 +326,8 @@ class Bucket:
 
     def _require_listable(self) -> None:
         if not self.listable:
-            raise UsageError(
-                f"{self.url} has no folders: name files, or patterns such as train-{{000..012}}.tar"
-            )
+            remedy = "name files, or patterns such as train-{000..012}.tar"
+            raise UsageError(f"{self.url} has no folders: {remedy}")
 
     def _get_client(self, key: str) -> Any:
         """Return the client for an object: on a web server one for each set of secrets."""
@@ -420,10 +417,8 @@ def _check_process() -> None:
     if _started_in is None:
         _started_in = threads.forks
     elif _started_in != threads.forks:
-        raise ForkError(
-            "object stores were used before this process was forked: start processes by 'spawn' or "
-            "'forkserver', or open the data in the child"
-        )
+        what = "object stores were used before this process was forked"
+        raise ForkError(f"{what}: start processes by 'spawn', or open the data in the child")
 
 
 def _read_version(meta: Mapping[str, Any]) -> int:
@@ -542,10 +537,8 @@ def read_aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
         try:
             import boto3  # noqa: F401
         except ImportError:
-            raise UsageError(
-                f"the AWS profile {profile!r} is a role or sign-on: pip install boto3, or set "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            ) from None
+            what = f"the AWS profile {profile!r} is a role or sign-on"
+            raise UsageError(f"{what}: pip install boto3, or set AWS_ACCESS_KEY_ID") from None
         options["provider"] = True
     return options
 

@@ -136,10 +136,8 @@ def check_usable(is_inherited: bool, is_closed: bool = False) -> None:
     """Raise ForkError if an engine was inherited by a forked process, UsageError if it is
     closed."""
     if is_inherited:
-        raise ForkError(
-            "this engine's threads are in the parent process: create the loader in the child, or "
-            "start processes by 'spawn' or 'forkserver'"
-        )
+        what = "this engine's threads are in the parent process"
+        raise ForkError(f"{what}: create the loader in the child, or start processes by 'spawn'")
     if is_closed:
         raise UsageError("this engine is closed: create another")
 

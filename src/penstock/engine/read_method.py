@@ -141,10 +141,8 @@ def _replace_pread(facts: Facts, budget: Budget, direct: bool, reasons: dict[str
     if budget.mmap != "off" and not direct:
         reasons["mmap"] += "; but the budget says pread off"
         return "mmap"
-    raise UsageError(
-        f"Budget.pread is 'off' and nothing else can read: io_uring: {reasons['io_uring']}; mmap: "
-        f"{reasons['mmap']}: use pread='auto'"
-    )
+    what = f"io_uring: {reasons['io_uring']}; mmap: {reasons['mmap']}"
+    raise UsageError(f"Budget.pread is 'off' and nothing else can read: {what}: use 'auto'")
 
 
 _Rule = tuple[bool, bool, str]
@@ -201,10 +199,8 @@ def _decide_ring(facts: Facts, budget: Budget, direct: bool) -> tuple[bool, str]
     is_asked, name = budget.io_uring == "required", facts.file_system
     refusal = f"the kernel refuses it: {os.strerror(facts.ring_refusal)}"
     if is_asked and facts.ring_refusal:
-        raise UsageError(
-            f"Budget.io_uring is 'required' but {refusal} (containers often forbid it): use 'auto',"
-            " or allow io_uring_setup"
-        )
+        what = f"Budget.io_uring is 'required' but {refusal} (containers often forbid it)"
+        raise UsageError(f"{what}: use 'auto', or allow io_uring_setup")
     memory = f"{name} hands each read to a kernel worker, which costs more than pread"
     remote = (
         f"{name} keeps a kernel worker waiting for each buffered read, and there are few of them"

@@ -51,9 +51,8 @@ def _import_pillow(where: str, why: str) -> tuple[Any, Any]:
     try:
         from PIL import Image, ImageOps
     except ModuleNotFoundError:
-        raise UsageError(
-            f"{where}: Pillow decodes this image ({why}): pip install 'penstock[jpeg]'"
-        ) from None
+        what = f"{where}: Pillow decodes this image ({why})"
+        raise UsageError(f"{what}: pip install 'penstock[jpeg]'") from None
     return Image, ImageOps
 
 
@@ -84,10 +83,8 @@ def check_pixels(width: int, height: int, where: str) -> None:
 
 def build_size_error(where: str, size: str) -> LimitError:
     """Build the error for an image of too many pixels."""
-    return LimitError(
-        f"{where}: the image has {size}, more than limits.image_pixels_max = "
-        f"{limits.image_pixels_max:,}: write a smaller copy"
-    )
+    most = f"limits.image_pixels_max = {limits.image_pixels_max:,}"
+    return LimitError(f"{where}: the image has {size}, more than {most}: write a smaller copy")
 
 
 def make_smaller_copy(data: bytes | memoryview, side: int) -> bytes | None:

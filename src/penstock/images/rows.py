@@ -50,9 +50,8 @@ _WHY_ROTATED = "its rotation is to be obeyed"
 def build_broken_error(where: str, byte: int, block_row: int, message: str) -> DecodeError:
     """Build the error for a damaged JPEG."""
     rows = "" if block_row < 0 else f", in row {block_row} of its blocks"
-    return DecodeError(
-        f"{where}: the JPEG is damaged at byte {byte:,}{rows}: {message}: restore the file"
-    )
+    what = f"{where}: the JPEG is damaged at byte {byte:,}{rows}"
+    return DecodeError(f"{what}: {message}: restore the file")
 
 
 class ImageDecoder:
@@ -392,8 +391,6 @@ def find_bfloat16() -> Any:
     try:
         import ml_dtypes
     except ModuleNotFoundError:
-        raise UsageError(
-            "images: dtype='bfloat16': numpy has no such dtype without ml_dtypes: pip install "
-            "ml_dtypes, use dtype='float16', or penstock.torch.DataLoader, which gives tensors"
-        ) from None
+        remedy = "pip install ml_dtypes, use 'float16', or penstock.torch.DataLoader"
+        raise UsageError(f"images: dtype='bfloat16': numpy has none: {remedy}") from None
     return np.dtype(ml_dtypes.bfloat16)

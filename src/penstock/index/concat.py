@@ -347,11 +347,9 @@ def _check_alike(one: Index, other: Index, number: int) -> None:
         ]
 
     if described(one) != described(other):
-        raise UsageError(
-            f"the fields of dataset {number} are {described(other)}, those of dataset 0 "
-            f"{described(one)}: mix datasets of the same fields (name, dtype, shape), give them "
-            "the same names by rename=, or a decode= for each"
-        )
+        what = f"the fields of dataset {number} are {described(other)}, of dataset 0"
+        remedy = "mix datasets of the same fields, use rename=, or a decode= for each"
+        raise UsageError(f"{what} {described(one)}: {remedy}")
     if (one.label_column is None) != (other.label_column is None):
         raise UsageError(f"only one of dataset 0 and dataset {number} has labels: leave them out")
     shapes = [[attribute.shape for attribute in index.attributes] for index in (one, other)]

@@ -137,10 +137,8 @@ class JsonFields:
                 if self.kinds[name] not in OBJECTS:
                     self.convert_column(self.kinds[name], [value])
             except OverflowError:
-                raise UsageError(
-                    f"defaults has {value!r} for {name!r}, which does not fit {self.integers}: "
-                    f"give another, or another as_dtype="
-                ) from None
+                what = f"defaults has {value!r} for {name!r}, which does not fit {self.integers}"
+                raise UsageError(f"{what}: give another, or another as_dtype=") from None
             try:
                 self._check_tokens(name, value)
             except ValueError as error:
@@ -304,10 +302,9 @@ class JsonFields:
         kind = self.kinds[name]
         if kind in ("float", "floats") and fits_type(kind, value):
             if rounded := [one for one in np.ravel(np.array(value, object)) if is_rounded(one)]:
-                raise ValueError(
-                    f"field {name!r} has {rounded[0]!r}, which float64 does not hold, and is "
-                    f"{kind!r} by {self.origin}: write it as text, or with a point"
-                )
+                what = f"field {name!r} has {rounded[0]!r}, which float64 does not hold"
+                kind_by = f"is {kind!r} by {self.origin}"
+                raise ValueError(f"{what}, and {kind_by}: write it as text, or with a point")
             return
         if kind in ("str", "any", "bool", "bytes") and type(value) in KINDS[kind]:
             return
@@ -315,11 +312,10 @@ class JsonFields:
             self.convert_column(kind, [value])
         except (TypeError, OverflowError, ValueError):
             what = f"which does not fit {self.integers}" if fits_type(kind, value) else ""
-            raise ValueError(
-                f"field {name!r} has {reprlib.repr(value)}, {what or f'a {_name_type(value)}'}, "
-                f"and is {kind!r} by {self.origin}: mend the line, give "
-                f"types={{{name!r}: 'any'}} for values as they are, or broken='mask'"
-            ) from None
+            what = f"{reprlib.repr(value)}, {what or f'a {_name_type(value)}'}"
+            remedy = f"mend the line, give types={{{name!r}: 'any'}}, or broken='mask'"
+            kind_by = f"and is {kind!r} by {self.origin}"
+            raise ValueError(f"field {name!r} has {what}, {kind_by}: {remedy}") from None
         self._check_tokens(name, value)
 
     def _check_tokens(self, name: str, value: Any) -> None:
@@ -329,10 +325,9 @@ class JsonFields:
             return
         for position, token in enumerate(value):
             if not 0 <= token < tokens:
-                raise ValueError(
-                    f"field {name!r} has the token {token} at position {position:,}, beyond the "
-                    f"vocabulary of {tokens:,} tokens: tokenize again, or give broken='mask'"
-                )
+                what = f"field {name!r} has the token {token} at position {position:,}"
+                remedy = "tokenize again, or give broken='mask'"
+                raise ValueError(f"{what}, beyond the vocabulary of {tokens:,} tokens: {remedy}")
 
 
 def _check_types(values: Sequence[Any], allowed: tuple[type, ...]) -> None:
@@ -398,10 +393,8 @@ def load_object(line: memoryview) -> dict[str, Any]:
     except ValueError as error:
         shown = reprlib.repr(bytes(line[:40]))
         joined = ", as where files were joined" if line[:3] == _BYTE_ORDER_MARK else ""
-        raise ValueError(
-            f"no JSON ({error}{joined}), it begins with {shown}: mend the line, or give "
-            f"broken='mask'"
-        ) from None
+        what = f"no JSON ({error}{joined}), it begins with {shown}"
+        raise ValueError(f"{what}: mend the line, or give broken='mask'") from None
     if not isinstance(record, dict):
         raise ValueError(f"no object, but a {_name_type(record)}: mend it, or give broken='mask'")
     return record

@@ -151,10 +151,8 @@ class IndexRequest:
             raise build_storage_error(error.errno or errno.EIO, path) from None
         reason = self._find_reason(saved)
         if reason is not None:
-            raise SidecarError(
-                f"{path} does not describe {self.place.path} as it is now: {reason}: "
-                f"rebuild it with `penstock index --force {self.place.path}`"
-            )
+            what = f"{path} does not describe {self.place.path} as it is now: {reason}"
+            raise SidecarError(f"{what}: rebuild it by `penstock index --force`")
         return saved
 
     def _load_if_fresh(self, path: str) -> Index | None:

@@ -86,11 +86,8 @@ class Index:
                 np.empty((0, *(part.shape or part.element)), part.dtype)
             except (ValueError, OverflowError) as error:
                 path = self.files.path(0) if len(self.files) else self.files.root
-                raise FormatError(
-                    f"{path}: no array can hold a batch of field {part.name!r}, which has "
-                    f"{len(part.shape or ())} dimensions ({error}): give a smaller shape, or leave "
-                    f"the field out"
-                ) from None
+                what = f"{path}: no array can hold a batch of field {part.name!r} ({error})"
+                raise FormatError(f"{what}: give a smaller shape, or leave it out") from None
         if not self.fingerprint:
             object.__setattr__(self, "fingerprint", _hash_identity(self))
 

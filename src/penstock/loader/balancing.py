@@ -98,9 +98,8 @@ def balance_costs(
         return None
     options = assignment if isinstance(assignment, Balanced) else Balanced()
     if options.locality and cache is None:
-        raise UsageError(
-            f"locality={options.locality!r} is for hosts that share a cache: give cache="
-        )
+        what = f"locality={options.locality!r} is for hosts that share a cache"
+        raise UsageError(f"{what}: give cache=")
     has_rows = isinstance(order, RowOrdering)
     if options.locality and has_rows:
         raise UsageError(f"locality={options.locality!r} is not for packed rows: leave it out")

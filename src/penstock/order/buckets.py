@@ -98,11 +98,9 @@ class BucketRule:
         sizes = self.measure(lengths)
         if sizes.max() > self.tokens:
             at = int(np.argmax(sizes > self.tokens))
-            raise DataError(
-                f"sample {samples[at]} of length {lengths[at]:,} takes {sizes[at]:,} alone, more "
-                f"than batch_tokens={self.tokens:,}: raise that, or leave long samples out by "
-                f'select(where="length < {lengths[at]}")'
-            )
+            what = f"sample {samples[at]} of length {lengths[at]:,} takes {sizes[at]:,} alone"
+            remedy = f'raise it, or select(where="length < {lengths[at]}")'
+            raise DataError(f"{what}, more than batch_tokens={self.tokens:,}: {remedy}")
 
     def count_rows(self, lengths: Integers) -> int:
         """Count the batches of a window with samples of these lengths."""

@@ -234,9 +234,7 @@ class Mixture(Ordering):
         count = self.recipe.counts[source]
         order = self._get_pass(source, turn)
         if isinstance(order, WeightedOrder):
-            raise UsageError(
-                f"dataset {source} has weights: a sample may come several times a pass"
-            )
+            raise UsageError(f"dataset {source} has weights: samples may come several times")
         drawn = order.positions(samples) + np.uint64(turn * count)
         begins = np.array([int(s.drawn[source]) for s in self._require_stretches()], np.uint64)
         positions = np.empty_like(drawn)

@@ -67,9 +67,8 @@ class PackingRule:
         check_whole("multiple", self.multiple, 1, self.length)
         if self.length % self.multiple:
             below = self.length // self.multiple * self.multiple
-            raise UsageError(
-                f"length is {self.length}, no multiple of {self.multiple}: use {below}"
-            )
+            what = f"length is {self.length}, no multiple of {self.multiple}"
+            raise UsageError(f"{what}: use {below}")
 
     @property
     def name(self) -> str:
@@ -84,21 +83,18 @@ class PackingRule:
             return
         if self.long == "error":
             at = int(np.argmax(lengths > length))
-            raise DataError(
-                f"document {documents[at]} has {lengths[at]:,} tokens, more than a row of "
-                f'{length:,}: use long="split" or "cut", longer rows, or leave it out by '
-                f'select(where="length <= {length}")'
-            )
+            what = f"document {documents[at]} has {lengths[at]:,} tokens, more than a row of"
+            remedy = f'long="split" or "cut", longer rows, or select(where="length <= {length}")'
+            raise DataError(f"{what} {length:,}: use {remedy}")
         if self.long == "split":
             most = limits.packing_pieces_max + 1  # the sum of false lengths would overflow
             rows = int(((lengths - 1) // (length - 1)).clip(0, most).sum())
             if rows > limits.packing_pieces_max:
                 at = int(np.argmax(lengths))
-                raise LimitError(
-                    f"a window of {len(lengths):,} documents would have {rows:,} or more rows of "
-                    f"{length:,} tokens (document {documents[at]} has {lengths[at]:,}): use longer "
-                    'rows, a smaller window=, or long="cut"'
-                )
+                what = f"a window would have {rows:,} or more rows of {length:,} tokens"
+                why = f"document {documents[at]} has {lengths[at]:,}"
+                remedy = 'use longer rows, a smaller window=, or long="cut"'
+                raise LimitError(f"{what} ({why}): {remedy}")
 
     def pack(self, lengths: Integers) -> PackedWindow:
         """Pack the documents of a window.
@@ -246,11 +242,9 @@ class PackedOrder(RowOrdering):
         counts = self._counts.get(self.epoch)
         if counts is None:
             if self.windows > limits.packing_windows_max:
-                raise LimitError(
-                    f"an epoch of {len(self.inner):,} documents would have {self.windows:,} "
-                    f"windows of {self.rule.window:,}: it may have "
-                    f"{limits.packing_windows_max:,}; use a larger window="
-                )
+                what = f"an epoch has {self.windows:,} windows of {self.rule.window:,} documents"
+                most = f"of {limits.packing_windows_max:,} at most"
+                raise LimitError(f"{what}, {most}: use a larger window=")
             # Of an order without counts: no cycle keeps the memory of windows.
             alone = replace(self, _counts={})
             last_count = (len(self.inner) - 1) % self.rule.window + 1
@@ -391,11 +385,9 @@ class JoinedDocuments:
             numbers = np.arange(start, min(start + chunk, count))
             lengths = self._read(numbers)[1]
             if total + lengths.sum(dtype=np.float64) > limits.joining_tokens_max:
-                raise LimitError(
-                    f"{start + len(lengths):,} documents have more than "
-                    f"{limits.joining_tokens_max:,} tokens: measure the lengths again with "
-                    "`penstock lengths --force`, or select fewer documents"
-                )
+                most = f"more than {limits.joining_tokens_max:,} tokens"
+                remedy = "measure again (`penstock lengths --force`), or select fewer"
+                raise LimitError(f"{start + len(lengths):,} documents have {most}: {remedy}")
             ends = total + np.add.reduceat(lengths, np.arange(0, len(lengths), block)).cumsum()
             self.sums[start // block + 1 :][: len(ends)] = ends
             total = int(ends[-1])

@@ -151,11 +151,9 @@ class RowCounts:
             return False
         before = int(known.sum())
         if before != claim.before:
-            raise StateError(
-                f"the state says that {claim.before:,} rows come before window {claim.first}, and "
-                f"there are {before:,}: it is damaged, or documents have other lengths than when "
-                "it was saved; go on from another state, or start the epoch again"
-            )
+            rows = f"{claim.before:,} rows come before window {claim.first}, and {before:,} do"
+            why = "it is damaged, or documents have other lengths now"
+            raise StateError(f"the state says {rows}: {why}: start the epoch again")
         return True
 
 

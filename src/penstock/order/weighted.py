@@ -68,9 +68,7 @@ class WeightTable:
             sums[first : first + len(starts)] = np.add.reduceat(chunk, starts, dtype=np.uint64)
         bases = np.cumsum(sums, dtype=np.uint64)
         if not bases[-1]:
-            raise UsageError(
-                f"the weights of all {count:,} samples are 0: give one a weight above 0"
-            )
+            raise UsageError(f"the weights of all {count:,} samples are 0: give one above 0")
         return cls(weights, bases, digest.hexdigest())
 
     def __len__(self) -> int:
@@ -125,11 +123,9 @@ def round_weights(count: int, values: Values, out: Integers) -> None:
         is_lost = (whole == 0) & (chunk > 0)
         if is_lost.any():
             at = int(np.argmax(is_lost))
-            raise UsageError(
-                f"the weight of sample {start + at} is {float(chunk[at])}, too small beside the "
-                f"largest, {largest}: weights are kept to 2^-31 of that, so raise it, or use 0 to "
-                "leave the sample out"
-            )
+            what = f"the weight of sample {start + at} is {float(chunk[at])}, too small beside"
+            kept = f"the largest, {largest}: weights are kept to 2^-31 of that"
+            raise UsageError(f"{what} {kept}, so raise it, or use 0 to leave it out")
 
 
 @dataclass(frozen=True)

@@ -171,8 +171,6 @@ def check_balance(global_batch: int, world_size: int) -> None:
         raise UsageError(f"{what}, not {global_batch:,}: use assignment='strided'")
     if global_batch % world_size:
         below = global_batch - global_batch % world_size
-        raise UsageError(
-            f"assignment='balanced' deals equal numbers of samples to {world_size} ranks, and a "
-            f"global batch has {global_batch}: use a global batch of {below or world_size} or "
-            f"{below + world_size}, a world size that divides it, or assignment='strided'"
-        )
+        batches = f"{below or world_size} or {below + world_size} samples"
+        what = f"assignment='balanced' cannot deal {global_batch} samples to {world_size} ranks"
+        raise UsageError(f"{what} evenly: use global batches of {batches}, or 'strided'")

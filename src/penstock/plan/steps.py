@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from .. import limits
+from ..arguments import check_choice
 from ..errors import UsageError
 from ..extent import Int, Requests, cut, make_tuples, merge, separate
 from ..order.order import Marks, Ordering
@@ -63,53 +64,36 @@ class Steps:
     balance: CostBalance | None = None
 
     def __post_init__(self) -> None:
-        if self.assignment not in get_args(Assignment):
-            raise UsageError(
-                f"assignment is {self.assignment!r}: use one of {', '.join(get_args(Assignment))}"
-            )
+        check_choice("assignment", self.assignment, get_args(Assignment))
         self._check_locality()
         if (self.balance is not None) != (self.assignment == "balanced"):
-            raise UsageError(
-                f"assignment={self.assignment!r} with balance={self.balance!r:.60}: costs are for "
-                "assignment='balanced', which needs them"
-            )
+            what = f"assignment={self.assignment!r} with balance={self.balance!r:.60}"
+            raise UsageError(f"{what}: costs are for assignment='balanced', which needs them")
         if self.balance is not None:
             check_balance(self.global_batch, self.world_size)
         if self.drop_last and self.pad:
             raise UsageError("drop_last=True and pad=True exclude each other: choose one")
         if self.global_batch < self.world_size:
-            raise UsageError(
-                f"the global batch of {self.global_batch} is smaller than the world of "
-                f"{self.world_size} ranks: each rank needs at least one sample a step"
-            )
+            what = f"the global batch of {self.global_batch} is smaller than the world of"
+            raise UsageError(f"{what} {self.world_size} ranks: give each rank a sample a step")
         if self.count < self.world_size:
-            raise UsageError(
-                f"{self.world_size} ranks share {self.count} samples: each rank needs at least "
-                "one; use fewer ranks"
-            )
+            what = f"{self.world_size} ranks share {self.count} samples"
+            raise UsageError(f"{what}: each rank needs at least one; use fewer ranks")
         if len(self) == 0:
-            raise UsageError(
-                f"drop_last=True leaves no batch: {self.count} samples are less than one global "
-                f"batch of {self.global_batch}; lower batch_size or use drop_last=False"
-            )
+            what = f"drop_last=True leaves no batch of {self.global_batch}: there are {self.count}"
+            raise UsageError(f"{what} samples; lower batch_size or use drop_last=False")
 
     def _check_locality(self) -> None:
         if self.assignment != "local":
             if self.locality is not None:
-                raise UsageError(
-                    f"assignment={self.assignment!r} does not use locality: leave locality out, or "
-                    "use assignment='local'"
-                )
+                what = f"assignment={self.assignment!r} does not use locality"
+                raise UsageError(f"{what}: leave it out, or use assignment='local'")
         elif self.locality is None:
-            raise UsageError(
-                "assignment='local' deals samples to the nodes that keep them, and no node keeps "
-                "any: use 'strided' or 'contiguous', or have the nodes of the job keep samples"
-            )
+            what = "assignment='local' deals to the nodes that keep samples, and no node keeps any"
+            raise UsageError(f"{what}: use 'strided' or 'contiguous', or have nodes keep some")
         elif len(self.locality.nodes) != self.world_size:
-            raise UsageError(
-                f"locality gives the nodes of {len(self.locality.nodes)} ranks, but there are "
-                f"{self.world_size}: give the node of each rank"
-            )
+            what = f"locality has nodes of {len(self.locality.nodes)} ranks, not {self.world_size}"
+            raise UsageError(f"{what}: give the node of each rank")
 
     def __len__(self) -> int:
         if self.drop_last:

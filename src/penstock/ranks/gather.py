@@ -69,9 +69,8 @@ def find_gather(
     by_srun = reader.source == "Slurm" and "PMIX_RANK" in environ
     if started or by_srun or reader.source in ("Open MPI", "MPICH", "MVAPICH2"):
         return _find_mpi_gather(reader)
-    raise UsageError(
-        f"{reader.world_size} ranks cannot exchange texts: use torch.distributed or gather="
-    )
+    what = f"{reader.world_size} ranks cannot exchange texts"
+    raise UsageError(f"{what}: use torch.distributed or gather=")
 
 
 def find_store(modules: Mapping[str, Any]) -> Any:
@@ -131,9 +130,8 @@ def _exchange_by_store(store: Any, readers: Sequence[int], number: int, text: st
         with contextlib.suppress(RuntimeError):
             ranks = [str(rank) for key, rank in keys.items() if not store.check([key])]
             absent = f"rank {', '.join(ranks)}" if ranks else absent
-        raise UsageError(
-            f"rank {readers[number]} waited for {absent} in vain ({error}): give Place(readers=...)"
-        ) from None
+        what = f"rank {readers[number]} waited for {absent} in vain ({error})"
+        raise UsageError(f"{what}: give Place(readers=...)") from None
     # Whoever has sent this turn's text has received all of the turn before.
     with contextlib.suppress(RuntimeError, NotImplementedError):  # a key that stays is small
         store.delete_key(f"{members}/{turn - 1}/{number}")
@@ -144,9 +142,8 @@ def _find_mpi_gather(place: Place) -> Gather:
     try:
         from mpi4py import MPI
     except ImportError as error:
-        raise UsageError(
-            f"{place.world_size} ranks of MPI need mpi4py ({error}): install it"
-        ) from None
+        what = f"{place.world_size} ranks of MPI need mpi4py ({error})"
+        raise UsageError(f"{what}: install it") from None
     if (size := MPI.COMM_WORLD.Get_size()) != place.world_size:
         raise UsageError(f"MPI has {size} ranks, not {place.world_size}: use mpi4py's mpiexec")
     return _exchange_by_mpi

@@ -222,10 +222,8 @@ def score(
 def _list_remaining(jobs: Sequence[JobProfile]) -> Float:
     remaining = [job.remaining_samples for job in jobs]
     if None in remaining:
-        raise UsageError(
-            f"job {remaining.index(None)} has no remaining_samples: the objective 'makespan' needs"
-            " them"
-        )
+        row = remaining.index(None)
+        raise UsageError(f"job {row} has no remaining_samples: 'makespan' needs them")
     return np.array(remaining, np.float64)
 
 
@@ -297,10 +295,8 @@ def _compute_floors(
     promised = promised[list(places)]
     for place, floor, job in zip(places, promised, known, strict=True):
         if not 0 <= floor <= job.samples_per_s:
-            raise UsageError(
-                f"floors[{place}] is {floor:g} samples/s: use 0 to what its model takes, "
-                f"{job.samples_per_s:g}"
-            )
+            what = f"floors[{place}] is {floor:g} samples/s"
+            raise UsageError(f"{what}: use 0 to what its model takes, {job.samples_per_s:g}")
     return promised
 
 

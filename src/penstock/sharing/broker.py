@@ -285,9 +285,7 @@ def find_group(name: str) -> int:
     try:
         return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
     except KeyError:
-        raise UsageError(
-            f"group {name!r} is not known: use a name that `getent group` lists"
-        ) from None
+        raise UsageError(f"group {name!r} is not one that `getent group` lists") from None
 
 
 def _read_groups(connection: socket.socket) -> tuple[int, ...]:
@@ -306,10 +304,8 @@ def _refuse_path(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(
-            f"socket {str(path)!r} cannot be made ({error}): use another path, or a group that you"
-            " belong to"
-        ) from None
+        what = f"socket {str(path)!r} cannot be made ({error})"
+        raise UsageError(f"{what}: use another path, or a group that you belong to") from None
 
 
 def _enter(path: Path, group: int | None) -> None:
@@ -325,17 +321,13 @@ def _enter(path: Path, group: int | None) -> None:
     status = folder.stat()
     is_open = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
     if status.st_uid not in (os.getuid(), 0) or is_open:
-        raise UsageError(
-            f"{folder} is another user's, or others may write there (user {status.st_uid}, mode"
-            f" {status.st_mode & 0o7777:o}): use a folder of your own"
-        )
+        whose = f"user {status.st_uid}, mode {status.st_mode & 0o7777:o}"
+        raise UsageError(f"others may write to {folder} ({whose}): use a folder of your own")
     for parent in (folder, *folder.absolute().parents) if group is not None else ():
         status = parent.stat()
         if not status.st_mode & (stat.S_IXGRP if status.st_gid == group else stat.S_IXOTH):
-            raise UsageError(
-                f"group {group} cannot enter {parent} (mode {status.st_mode & 0o7777:o}): serve"
-                " in a folder that it can enter"
-            )
+            mode = f"mode {status.st_mode & 0o7777:o}"
+            raise UsageError(f"group {group} cannot enter {parent} ({mode}): serve where it can")
 
 
 def _lock_socket(path: Path, undo: contextlib.ExitStack) -> None:
@@ -346,10 +338,8 @@ def _lock_socket(path: Path, undo: contextlib.ExitStack) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(file, 20, 0).decode("ascii", "replace") or "unknown"
-        raise UsageError(
-            f"a broker serves at {path} already (process {holder}): end it first, or serve at "
-            "another path"
-        ) from None
+        what = f"a broker serves at {path} already (process {holder})"
+        raise UsageError(f"{what}: end it first, or serve at another path") from None
     os.ftruncate(file, 0)
     os.pwrite(file, str(os.getpid()).encode(), 0)
 

@@ -214,10 +214,8 @@ class BrokerSession:
         if caller.joined:
             raise WireError("unexpected")
         if message.get("version") != VERSION:
-            raise UsageError(
-                f"version is {message.get('version')!r:.100}: this broker speaks {VERSION}; use "
-                "the same penstock on both sides"
-            )
+            what = f"version is {message.get('version')!r:.100}, and this broker speaks {VERSION}"
+            raise UsageError(f"{what}: use the same penstock on both sides")
         values: dict[str, Any] = {}
         for name, kind in (("job", str), ("rank", int), ("pid", int), ("name", str)):
             values[name] = message.get(name)

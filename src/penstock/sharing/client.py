@@ -367,14 +367,11 @@ def watch_broker(path: Path) -> Iterator[dict[str, Any]]:
         try:
             connection.connect(str(path))
         except (FileNotFoundError, ConnectionRefusedError):
-            raise UsageError(
-                f"no broker serves at {path}: start `penstock broker`, or name its --socket"
-            ) from None
+            remedy = "start `penstock broker`, or name its --socket"
+            raise UsageError(f"no broker serves at {path}: {remedy}") from None
         except OSError as error:
-            raise UsageError(
-                f"the broker at {path} cannot be reached ({error}): it serves its own user, or a "
-                "group that it was given"
-            ) from None
+            what = f"the broker at {path} cannot be reached ({error})"
+            raise UsageError(f"{what}: it serves its own user, or a group that it has") from None
         try:
             lines.send({"say": "watch"})
             while True:
@@ -382,10 +379,8 @@ def watch_broker(path: Path) -> Iterator[dict[str, Any]]:
         except ConnectionLost:
             raise WorkerError(f"the broker at {path} has ended") from None
         except WireError as wrong:
-            raise WorkerError(
-                f"the broker at {path} sent a line that is {wrong.why}: use the same penstock on "
-                "both sides"
-            ) from None
+            what = f"the broker at {path} sent a line that is {wrong.why}"
+            raise WorkerError(f"{what}: use the same penstock on both sides") from None
 
 
 def _receive_states(lines: Lines, path: Path) -> Iterator[dict[str, Any]]:
@@ -395,10 +390,8 @@ def _receive_states(lines: Lines, path: Path) -> Iterator[dict[str, Any]]:
     while not heard:
         wait_s = until_s - time.monotonic()
         if wait_s <= 0 or not select.select([lines], [], [], wait_s)[0]:
-            raise WorkerError(
-                f"the broker at {path} has said nothing for {limits.broker_answer_s:g} s: look "
-                "whether its process is stopped"
-            )
+            what = f"the broker at {path} has said nothing for {limits.broker_answer_s:g} s"
+            raise WorkerError(f"{what}: look whether its process is stopped")
         heard = lines.receive()
     for message in heard:
         if message["say"] == "refused":

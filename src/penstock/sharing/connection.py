@@ -252,9 +252,7 @@ class Address:
         except (ValueError, AttributeError, TypeError):  # no text
             is_address = False
         if not (is_address and host and port is not None):
-            raise UsageError(
-                f"address {self.text!r}: use tcp://storage-1:7077 or tcp://[fd00::1]:7077"
-            )
+            raise UsageError(f"address {self.text!r}: use tcp://host:7077 or tcp://[fd00::1]:7077")
         try:
             entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -291,9 +289,8 @@ class Address:
             listener.listen(128)
         except OSError as error:
             listener.close()
-            raise UsageError(
-                f"cannot listen at {self.text} ({error}): use this host's address and a free port"
-            ) from None
+            what = f"cannot listen at {self.text} ({error})"
+            raise UsageError(f"{what}: use this host's address and a free port") from None
         return listener
 
 
@@ -324,13 +321,9 @@ def read_key(path: Path) -> bytes:
     except OSError as error:
         raise UsageError(f"key file {str(path)!r} cannot be read ({error}): {how}") from None
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise UsageError(
-            f"key file {str(path)!r} is open to everybody ({stat.S_IMODE(mode):04o}): chmod 600,"
-            " and use a new key"
-        )
+        what = f"key file {str(path)!r} is open to everybody ({stat.S_IMODE(mode):04o})"
+        raise UsageError(f"{what}: chmod 600, and use a new key")
     if not _key_bytes_min <= len(key) <= _key_bytes_max:
-        raise UsageError(
-            f"key file {str(path)!r} holds {len(key)} bytes: use {_key_bytes_min} to "
-            f"{_key_bytes_max}; {how}"
-        )
+        sizes = f"{len(key)} bytes: use {_key_bytes_min} to {_key_bytes_max}"
+        raise UsageError(f"key file {str(path)!r} holds {sizes}; {how}")
     return key

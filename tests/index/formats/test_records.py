@@ -113,7 +113,7 @@ def test_files_without_records_are_an_error(tmp_path):
     (tmp_path / "empty.bin").touch()
     with pytest.raises(FormatError, match="holds no records"):
         opened(tmp_path / "empty.bin", record_bytes=4)
-    with pytest.raises(FormatError, match="0 bytes, less than header_bytes=16"):
+    with pytest.raises(FormatError, match="0 bytes, below header_bytes=16"):
         opened(tmp_path / "empty.bin", record_bytes=4, header_bytes=16)
     with pytest.raises(MissingError, match="matches no files"):
         opened(tmp_path / "*.dat", record_bytes=4)

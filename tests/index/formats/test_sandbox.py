@@ -115,8 +115,8 @@ def test_errors_keep_their_kind():
     first(
         1,
         [
-            (aborted, FormatError, "it crashed \\(signal 6\\) on this file: it is damaged"),
-            (broken, FormatError, "it crashed \\(signal 11\\) on this file"),
+            (aborted, FormatError, "it crashed \\(signal 6\\) on it: it is damaged"),
+            (broken, FormatError, "it crashed \\(signal 11\\) on it"),
             (silent, FormatError, "it made no progress for 1 s"),
             (left, WorkerError, "ended by itself \\(status 3\\)"),
             (killed, WorkerError, "was killed \\(signal 9\\)"),

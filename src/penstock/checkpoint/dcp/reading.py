@@ -79,9 +79,7 @@ class Reader(StorageReader):
     def _open(self) -> None:
         self._index = self._repository.read_index(self._entry)
         if self._index.kind != DCP:
-            raise FormatError(
-                f"{self._where} is of kind {self._index.kind!r}, not {DCP!r}: use checkpoint.load"
-            )
+            raise FormatError(f"{self._where} is of kind {self._index.kind!r}: use checkpoint.load")
         self._chunks = _group_chunks(
             piece
             for shard in self._index.shards
@@ -101,9 +99,7 @@ class Reader(StorageReader):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id is not None:
-            raise UsageError(
-                f"checkpoint_id={checkpoint_id!r}: leave it out; Reader(folder, step) names it"
-            )
+            raise UsageError(f"checkpoint_id={checkpoint_id!r}: leave it out; Reader names it")
 
     def read_metadata(self, *args: Any, **others: Any) -> Metadata:
         return decode_metadata(self._index.content, self._where)
@@ -125,9 +121,7 @@ class Reader(StorageReader):
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         names = sorted({plan.storage_data for plan in plans})
         if len(names) > 1:
-            raise UsageError(
-                f"the ranks load different checkpoints: {', '.join(names)}: pass the step to Reader"
-            )
+            raise UsageError(f"ranks load {', '.join(names)}: pass one step to Reader")
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -205,10 +199,8 @@ class Reader(StorageReader):
                     chunk = chunk.narrow(axis, start, length)
                 target = planner.resolve_tensor(item).detach()
                 if target.shape != chunk.shape:
-                    raise UsageError(
-                        f"{name} has shape {tuple(target.shape)}, and was saved with"
-                        f" {tuple(chunk.shape)}"
-                    )
+                    shapes = f"shape {tuple(target.shape)}, and was saved with {tuple(chunk.shape)}"
+                    raise UsageError(f"{name} has {shapes}: load into the same shape")
                 target.copy_(chunk)
                 planner.commit_tensor(item, target)
 
@@ -220,9 +212,8 @@ class Reader(StorageReader):
             for piece in pieces:
                 at += piece.length if piece.offsets[-1] == at else 0
             if at != size:
-                raise FormatError(
-                    f"{self._where} has {at:,} of {size:,} bytes of {key[1]!r} at {key[2]}"
-                )
+                missing = f"{at:,} of {size:,} bytes of {key[1]!r} at {key[2]}"
+                raise FormatError(f"{self._where} has {missing}")
             memory[key] = shards.allocate_block(size)
             for piece in pieces:
                 at = piece.offsets[-1]
@@ -238,10 +229,9 @@ class Reader(StorageReader):
         try:
             value = torch.load(io.BytesIO(data), weights_only=True)
         except Exception as error:
-            raise UsageError(
-                f"{name!r} in {self._entry.path} is no tensor, and loading it could run code"
-                f" ({str(error).splitlines()[0]:.200}): use Reader(trusted=True) if you trust it"
-            ) from None
+            why = f"{str(error).splitlines()[0]:.200}"
+            what = f"{name!r} in {self._entry.path} is no tensor, and may run code ({why})"
+            raise UsageError(f"{what}: use Reader(trusted=True) if you trust it") from None
         harmless = io.BytesIO()
         torch.save(value, harmless)
         return harmless.getvalue()
@@ -290,10 +280,8 @@ def _encode_paths(planned: Any) -> dict[str, list[str | int]] | None:
         for path in planned.values()
     )
     if not paths:
-        raise UsageError(
-            f"the planner's data ({type(planned).__name__}) have keys other than strings and"
-            " integers: use DefaultSavePlanner, or a planner derived from it"
-        )
+        kind = type(planned).__name__
+        raise UsageError(f"the planner's {kind} has keys other than texts: use DefaultSavePlanner")
     return {name: list(path) for name, path in planned.items()}
 
 
@@ -305,9 +293,8 @@ def decode_metadata(content: Mapping[str, Any], where: str) -> Metadata:
         paths = None if planned is None else {name: _decode_path(p) for name, p in planned.items()}
         return Metadata(states, planner_data=paths, version=content["version"])
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise FormatError(
-            f"{where} is a state of another version of penstock ({error!r}): load it with that"
-        ) from None
+        what = f"{where} is a state of another version of penstock ({error!r})"
+        raise FormatError(f"{what}: load it with that") from None
 
 
 def _decode_path(path: Any) -> tuple[str | int, ...]:

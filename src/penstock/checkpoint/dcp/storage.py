@@ -55,6 +55,7 @@ from ..repository import (
 from ..retention import KEEP_MIN, delete_old_after_commit
 from ..shards import Flush, lay_out_pieces
 from ..staging import Cut, Staged, Staging, choose_piece_bytes, divide_blocks
+from ..storage import AGAIN
 from .reading import BYTES, DCP, LOADER, encode_metadata
 
 _REST_BYTES = 1 << 20
@@ -248,17 +249,13 @@ class Writer(StorageWriter, AsyncStager):
 
     def __reduce__(self) -> Any:
         self._thread_known.set()
-        raise UsageError(
-            "penstock's writer belongs to its process: use async_checkpointer_type THREAD"
-        )
+        raise UsageError("penstock's writer is its process's: use async_checkpointer_type THREAD")
 
     # -- saving, in the order of the calls ---------------------------------------------------------
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id is not None:
-            raise UsageError(
-                f"checkpoint_id={checkpoint_id!r}: leave it out; the step is an argument"
-            )
+            raise UsageError(f"checkpoint_id={checkpoint_id!r}: leave it out; give the step")
 
     def storage_meta(self) -> None:
         """Note the thread that saves. DCP calls this first."""
@@ -283,9 +280,7 @@ class Writer(StorageWriter, AsyncStager):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         if not all(plan.usable for plan in plans):
-            raise UsageError(
-                "a planner with enable_plan_caching=True keeps old plans: leave it out"
-            )
+            raise UsageError("a planner keeps old plans (enable_plan_caching=True): leave it out")
         holders: dict[MetadataIndex, list[int]] = {}
         for rank, plan in enumerate(plans):
             for index in plan.storage_data:
@@ -360,9 +355,7 @@ class Writer(StorageWriter, AsyncStager):
         repository, lock = self._storage._lock_repository()
         rows = sorted(write_result.storage_data for result in results for write_result in result)
         if [row[:2] for row in rows] != list(enumerate(self._planned)):
-            raise StorageError(
-                f"{self._attempt_path} lacks planned pieces: save again: nothing was committed"
-            )
+            raise StorageError(f"{self._attempt_path} lacks planned pieces: {AGAIN}")
         self._check_equal([sums for *_, sums in rows])
         entries = tuple(shard for _, _, shard, _ in rows)
         content = encode_metadata(metadata) | {
@@ -427,10 +420,8 @@ class Writer(StorageWriter, AsyncStager):
                 of_tensors.blocks.append(_make_block(value, name))
             block = of_tensors.blocks[known[item.index]]
             if block.bytes != _count_item_bytes(item):
-                raise UsageError(
-                    f"{name} has {block.bytes:,} bytes, and {_count_item_bytes(item):,} planned:"
-                    " give the planner the state that is saved"
-                )
+                sizes = f"{block.bytes:,} bytes, not the {_count_item_bytes(item):,} planned"
+                raise UsageError(f"{name} has {sizes}: give the planner the state that is saved")
             offsets = item.tensor_data.chunk.offsets
             of_tensors.add(known[item.index], cut, block.leaves[0].dtype, offsets)
         if self._coordinator:

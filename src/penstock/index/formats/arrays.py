@@ -102,10 +102,8 @@ def make_field(path: str, header: NpyHeader, name: str = "data") -> Field:
     if dtype.hasobject:
         raise FormatError(f"{path} holds pickled Python objects, which can run code: save numbers")
     if dtype.names is not None or dtype.subdtype is not None:
-        raise FormatError(
-            f"{path} holds a structured type: open it with format='records', "
-            f"record_bytes={dtype.itemsize}, header_bytes={header.data_offset}"
-        )
+        how = f"record_bytes={dtype.itemsize}, header_bytes={header.data_offset}"
+        raise FormatError(f"{path} holds a structured type: open it with format='records', {how}")
     if not shape:
         raise FormatError(f"{path} holds a single value: an array of samples has at least one axis")
     part = Field(name, dtype, shape[1:])
@@ -317,9 +315,7 @@ def _make_record_field(record_bytes: int | None, dtype: Any, shape: Sequence[int
 def _misfit_error(path: str, size: int, record_bytes: int, header_bytes: int) -> FormatError:
     """Make the error for a file that records do not fill, with near sizes that would."""
     if size < header_bytes:
-        return FormatError(
-            f"{path} has {size:,} bytes, less than header_bytes={header_bytes:,}: check it"
-        )
+        return FormatError(f"{path} has {size:,} bytes, below header_bytes={header_bytes:,}")
     payload = size - header_bytes
     rest = payload % record_bytes
     # The nearest divisors below and above, within a factor of two.

@@ -258,10 +258,8 @@ def _find_kinds(
         values = [record.get(key) for record in records] + [defaults.get(name)]
         values = [value for value in values if value is not None]
         if not values and name not in types:
-            raise UsageError(
-                f"{path}: field {key!r} is missing or null in all of the first {len(records):,} "
-                f"lines: give its type, as by types={{{name!r}: 'str'}}"
-            )
+            what = f"{path}: field {key!r} is missing or null in the first {len(records):,}"
+            raise UsageError(f"{what} lines: give its type, as by types={{{name!r}: 'str'}}")
         kinds[name] = types[name] if name in types else find_kind(values)
     return kinds
 
@@ -304,7 +302,5 @@ def build_line_error(index: Index, sample: int, reason: str, step: str = "") -> 
         line = sample - int(layout.first[np.searchsorted(pieces.first, first_piece)][0]) + 1
     else:
         line = int(index.key(sample).rpartition("#")[2]) + 1
-    return FormatError(
-        f"{step}sample {sample:,}: {index.where(sample)}: line {line:,} (blank ones not counted): "
-        f"{reason}"
-    )
+    where = f"{step}sample {sample:,}: {index.where(sample)}"
+    return FormatError(f"{where}: line {line:,} (blank ones not counted): {reason}")

@@ -105,10 +105,9 @@ def _choose_split(store: Store, base: str, path: str, lines: list[ListingLine]) 
     if description.startswith("JSON"):
         raise FormatError(f"{path} is {description}")
     if len(lines) > 1 and _find_split(store, base, lines[1].text)[0] is not None:
-        raise MissingError(
-            f"{path}, line {first.number}: {first.text!r} names no file, and line "
-            f"{lines[1].number} does: put # before it if it is a header, else correct its path"
-        )
+        what = f"{path}, line {first.number}: {first.text!r} names no file, and line"
+        remedy = "put # before it if it is a header, else correct its path"
+        raise MissingError(f"{what} {lines[1].number} does: {remedy}")
     shown = " nor ".join(dict.fromkeys(files.path(file) for file in range(len(files))))
     raise MissingError(
         f"{path}, line {first.number}: no file {shown}: put # before a line that names none"

@@ -226,10 +226,8 @@ def read_classes(
             continue
     for number, names in found[1:]:
         if names != found[0][1]:
-            raise FormatError(
-                f"{files.path(number)}: {name!r} has classes {names!r:.60}, elsewhere "
-                f"{found[0][1]!r:.60}: its numbers mean two things"
-            )
+            what = f"{files.path(number)}: {name!r} has classes {names!r:.60}"
+            raise FormatError(f"{what}, elsewhere {found[0][1]!r:.60}: its numbers mean two things")
     if not found or found[0][0]:
         return None
     return check_class_names(found[0][1], labels)

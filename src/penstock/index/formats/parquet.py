@@ -129,10 +129,9 @@ def build(
                 for name, ours, theirs in sides
                 if ours != theirs
             ]
-            raise FormatError(
-                f"{files.path(number)} has other columns than {files.path(0)}"
-                f"{''.join(unlike[:1])}: open files of one schema, or name some that are the same"
-            )
+            what = f"{files.path(number)} has other columns than {files.path(0)}"
+            remedy = "open files of one schema, or name some that are the same"
+            raise FormatError(f"{what}{''.join(unlike[:1])}: {remedy}")
     rows = number_first([rows for content in contents for rows in content.rows])
     if len(rows) < 2:
         raise FormatError(f"{files.path(0)} holds no rows: there is nothing to read")

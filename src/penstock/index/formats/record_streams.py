@@ -150,10 +150,9 @@ def _refuse(
             feature = records.features[name]
             kind, count = int(feature.kind[row]), int(feature.values[row])
             has = f"{count:,} {_KINDS[kind]}" if kind else "nothing of that name"
-            raise FormatError(
-                f"{files.path(file)}: at byte {records.offset[row]:,}: record {row:,} has {has} "
-                f"for the feature {name!r}, not {want}: correct the name, or leave it out"
-            )
+            what = f"{files.path(file)}: at byte {records.offset[row]:,}: record {row:,} has {has}"
+            remedy = "correct the name, or leave it out"
+            raise FormatError(f"{what} for the feature {name!r}, not {want}: {remedy}")
 
 
 # -- RecordIO --------------------------------------------------------------------------------------

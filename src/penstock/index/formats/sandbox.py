@@ -188,12 +188,9 @@ class Sandbox:
             cause = "was killed (signal 9): is there enough memory?"
             return WorkerError(f"{path}: the process of {what} {cause}")
         if code < 0:
-            return FormatError(
-                f"{path}: {what} crashed (signal {-code}) on this file: it is damaged"
-            )
-        return WorkerError(
-            f"{path}: the process of {what} ended by itself (status {code}): its output is above"
-        )
+            return FormatError(f"{path}: {what} crashed (signal {-code}) on it: it is damaged")
+        how = f"ended by itself (status {code}): its output is above"
+        return WorkerError(f"{path}: the process of {what} {how}")
 
 
 def _write(stream: IO[bytes], message: Any) -> None:

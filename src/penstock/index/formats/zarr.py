@@ -125,9 +125,7 @@ def build(
     everything = {**arrays, **({label: labels_of} if label and labels_of else {})}
     counts = {name: array.shape[0] for name, array in everything.items()}
     if len(set(counts.values())) > 1:
-        raise FormatError(
-            f"{scan.store.root}: rows differ ({counts}): give fields={{field: array}}"
-        )
+        raise FormatError(f"{scan.store.root}: rows differ ({counts}): choose by fields=")
     tables = [
         _list_chunk_files(scan.store, array, fill, scan.progress) for array in arrays.values()
     ]
@@ -339,10 +337,8 @@ def _list_chunk_files(
 
 
 def _absent_error(path: str) -> MissingError:
-    return MissingError(
-        f"{path} does not exist: a chunk was lost, or held only the fill value, which zarr leaves "
-        f"out; with fill=True absent chunks hold the fill value"
-    )
+    why = "a chunk was lost, or held only the fill value, which zarr leaves out"
+    return MissingError(f"{path} does not exist: {why}: fill=True fills absent chunks")
 
 
 def _locate_chunks(
