@@ -63,7 +63,7 @@ class Budget:
         if all(getattr(self, name) == "off" for name in backends):
             raise UsageError("Budget.io_uring, mmap and pread are all 'off': something must read")
         if self.mmap == "required" and self.direct == "required":
-            raise UsageError("Budget.mmap and direct are 'required': a map needs the page cache")
+            raise UsageError("Budget.mmap and Budget.direct are both 'required': choose one")
 
     @property
     def disk_buffer_bytes(self) -> int:
