@@ -79,7 +79,8 @@ class Reader(StorageReader):
     def _open(self) -> None:
         self._index = self._repository.read_index(self._entry)
         if self._index.kind != DCP:
-            raise FormatError(f"{self._where} is of kind {self._index.kind!r}: use checkpoint.load")
+            what = f"{self._where} is of kind {self._index.kind!r}, not {DCP!r}"
+            raise FormatError(f"{what}: use checkpoint.load")
         self._chunks = _group_chunks(
             piece
             for shard in self._index.shards

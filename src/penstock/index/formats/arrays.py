@@ -315,7 +315,9 @@ def _make_record_field(record_bytes: int | None, dtype: Any, shape: Sequence[int
 def _misfit_error(path: str, size: int, record_bytes: int, header_bytes: int) -> FormatError:
     """Make the error for a file that records do not fill, with near sizes that would."""
     if size < header_bytes:
-        return FormatError(f"{path} has {size:,} bytes, below header_bytes={header_bytes:,}")
+        return FormatError(
+            f"{path} has {size:,} bytes, below header_bytes={header_bytes:,}: check it"
+        )
     payload = size - header_bytes
     rest = payload % record_bytes
     # The nearest divisors below and above, within a factor of two.
