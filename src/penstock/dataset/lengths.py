@@ -289,7 +289,7 @@ class TokenCounter:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
         except FileNotFoundError:
-            raise MissingError(f"{path} is missing: give a tokenizer.json, or its folder") from None
+            raise MissingError(f"there is no {path}: give a tokenizer.json or its folder") from None
         except OSError as error:
             raise build_storage_error(error.errno or 5, path) from None
         except UnicodeDecodeError:

@@ -285,7 +285,7 @@ def find_group(name: str) -> int:
     try:
         return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
     except KeyError:
-        raise UsageError(f"group {name!r} is not one that `getent group` lists") from None
+        raise UsageError(f"group {name!r} is not known: give one of `getent group`") from None
 
 
 def _read_groups(connection: socket.socket) -> tuple[int, ...]:
