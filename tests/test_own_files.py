@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +27,8 @@ from penstock_bench.checkpoints.files import open_new_file
 from penstock_bench.results import record
 from penstock_bench.traces.replay import _make_file as synthesize
 from penstock_bench.traces.trace_file import TraceWriter
+
+from . import warm
 
 
 def convert(folder: Path, to: str) -> None:
@@ -137,3 +140,83 @@ def test_only_regular_files_of_own_folders(tmp_path: Path) -> None:
         check_private_folder(str(tmp_path), "a test")
     tmp_path.chmod(0o700)
     check_private_folder(str(tmp_path), "a test")
+
+
+# -- locks -----------------------------------------------------------------------------------------
+
+
+def run_unlocked(program: str, *arguments: object) -> str:
+    """Run a program in a process in which flock fails; return what it prints."""
+    start = "from tests.unlocked import forbid_flock\nforbid_flock()\n"
+    done = warm.run(
+        [sys.executable, "-c", start + program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
+def test_without_flock_a_file_is_the_lock(tmp_path: Path) -> None:
+    """Conversions, tokenisers and measurements refuse a second one, and leave nothing behind."""
+    program = """
+import fcntl, os, sys
+import numpy as np
+import penstock
+from penstock.convert import lock_folder
+from penstock.dataset.measuring import _Chunks
+from penstock.errors import UsageError
+
+try:
+    fcntl.flock(0, fcntl.LOCK_EX)
+    raise SystemExit("flock works")
+except OSError:
+    pass
+place, records = sys.argv[1:]
+index = penstock.open(records, record_bytes=8).index
+for take in (lambda: lock_folder(place), lambda: _Chunks(place + ".lengths", {}, index)):
+    with take():
+        try:
+            with take():
+                print("both")
+        except UsageError as error:
+            print(error)
+    with take():
+        pass
+print(sorted(os.listdir(os.path.dirname(place))))
+"""
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "records.bin").write_bytes(bytes(64))
+    (tmp_path / "d").mkdir()
+    said = run_unlocked(program, tmp_path / "d" / "out", tmp_path / "r" / "records.bin")
+    folder, lengths, left = said.splitlines()
+    assert "another process is converting into" in folder
+    assert folder.endswith(f"or remove {tmp_path}/d/out.lock if none runs")
+    assert "is in use: wait for the other process, or remove" in lengths
+    assert left == "['.out.lengths.part', 'out']"
+
+
+def test_without_flock_brokers_and_tiers_refuse(tmp_path: Path) -> None:
+    """Where they cannot be alone they do not start."""
+    program = """
+import sys
+from penstock.errors import PenstockError
+from pathlib import Path
+from penstock.sharing.broker import _lock_socket, _refuse_path
+from penstock.cache.disk import DiskTier
+from contextlib import ExitStack
+
+def serve():
+    with ExitStack() as undo, _refuse_path(Path(sys.argv[1], "s")):
+        _lock_socket(Path(sys.argv[1], "s"), undo)
+
+for start in (serve, lambda: DiskTier.open(sys.argv[1], 1, 1, b"x" * 16)):
+    try:
+        start()
+    except PenstockError as error:
+        print(error)
+"""
+    said = run_unlocked(program, tmp_path).splitlines()
+    assert len(said) == 2, said
+    assert all("No locks available" in line for line in said)

@@ -1,4 +1,4 @@
-"""Opening of files in folders that others may write to: no link in place of a file is followed.
+"""Files in folders that others may write to: no link in place of a file is followed; locks.
 
 Whoever may write to a folder can put a link under a name that penstock writes, so that the target
 of the link is overwritten. Files that are written anew are `AtomicFile`s, which follow no link.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
 
 from .errors import UsageError
 
@@ -47,6 +49,31 @@ def open_new(path: str) -> int:
         return os.open(path, flags, 0o666)
     os.unlink(path)
     return os.open(path, flags, 0o666)
+
+
+@contextlib.contextmanager
+def hold_lock(file: int, lock_path: str, in_use: str) -> Iterator[None]:
+    """Hold the lock of an open file or folder. UsageError, `in_use`, if another process has it.
+
+    lock_path:  name of a file that only one process can make: the lock where the file system has no
+                flock, as some network file systems. A process that is killed leaves it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(in_use) from None
+    except OSError:
+        try:
+            lock = os.open(lock_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            raise UsageError(f"{in_use}, or remove {lock_path} if none runs") from None
+        try:
+            yield
+        finally:
+            os.close(lock)
+            os.unlink(lock_path)
+    else:
+        yield
 
 
 def check_own_folder(path: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -24,6 +23,7 @@ from ..errors import StorageError, UsageError
 from ..extent import Int
 from ..loader.loader import Loader
 from ..order.order import Order, Shuffle
+from ..own_files import hold_lock
 from .encoding import SUFFIXES, EncodingRecipe, Sample, StoredSample
 
 MANIFEST = ".penstock-convert.json"
@@ -144,21 +144,19 @@ def describe_source(source: Dataset) -> dict[str, Any]:
 
 @contextmanager
 def lock_folder(folder: str, doing: str = "converting into") -> Iterator[None]:
-    """Lock the folder against other writers, and create it if it is missing. No lock is taken on
-    file systems without locks."""
+    """Lock the folder against other writers, and create it if it is missing."""
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"{folder} exists and is not a folder: choose another destination")
     with storage_errors(folder):
         os.makedirs(folder, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"another process is {doing} {folder}: wait for it") from None
-        except OSError:
-            pass  # this file system knows no locks
-        yield
+        in_use = f"another process is {doing} {folder}: wait for it"
+        lock = hold_lock(descriptor, f"{folder.rstrip('/')}.lock", in_use)
+        with ExitStack() as stack:
+            with storage_errors(folder):
+                stack.enter_context(lock)
+            yield
     finally:
         os.close(descriptor)
 

@@ -7,8 +7,6 @@ run that was killed goes on after them. Processes measure; this one writes.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import threading
@@ -27,6 +25,7 @@ from ..extent import Int
 from ..index.layout import Chunked
 from ..index.sidecar import choose_saved_path, write_sidecar
 from ..index.table import Index
+from ..own_files import hold_lock
 from .dataset import Dataset
 from .fields import build_fields
 from .lengths import (
@@ -153,13 +152,14 @@ class _Chunks:
         self.count = -(-count // self.samples)
         self._bytes = _prelude_bytes + 8 * self.count + 8 * count
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._undo = contextlib.ExitStack()
+        self._undo.callback(os.close, self._file)
+        in_use = f"{self._path} is in use: wait for the other process"
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._file)
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            raise UsageError(f"{self._path} is in use: wait for the other process") from None
+            self._undo.enter_context(hold_lock(self._file, f"{self._path}.lock", in_use))
+        except BaseException:
+            self._undo.close()
+            raise
         if os.pread(self._file, _prelude_bytes, 0) != self._about:
             os.ftruncate(self._file, 0)
             os.ftruncate(self._file, self._bytes)
@@ -174,7 +174,7 @@ class _Chunks:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        os.close(self._file)
+        self._undo.close()
 
     def list_missing(self) -> list[int]:
         """List the chunks that are not there, or damaged."""
