@@ -65,7 +65,7 @@ class StepPace:
             self._sleep(left_ns * 1e-9)
             late_ns = clock() - now_ns - left_ns
             least_ns, most_ns = _MARGIN_NS
-            wanted_ns = max(margin_ns * 63 // 64, late_ns * 5 // 4, least_ns)
+            wanted_ns = max(margin_ns * 63 // 64, late_ns * 5 // 4, least_ns)  # shrinks slowly
             self._margin_ns = min(wanted_ns, most_ns)
             now_ns = clock()
         while now_ns < due_ns:

@@ -263,7 +263,7 @@ def _run_rank(
             _flush_output()
             sender.send((None, result if rank == 0 else None))
             code = 0
-        except BaseException as error:
+        except BaseException as error:  # SystemExit, too: others wait for this rank
             _flush_output()
             sender.send((_describe_error(rank, ranks, error), None))
     finally:
@@ -467,7 +467,7 @@ def _run_with_mpi(work: Callable[[Crew], T]) -> T | None:
     crew = _Mpi(world)
     try:
         return _do_work(work, crew)
-    except BaseException as error:
+    except BaseException as error:  # SystemExit, too: others wait for this rank
         told = _describe_error(crew.rank, crew.ranks, error)
         print(f"penstock: rank {crew.rank}: {told}", file=sys.stderr, flush=True)
         world.Abort(1)

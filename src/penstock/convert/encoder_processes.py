@@ -83,12 +83,12 @@ class EncoderProcesses:
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-P", os.path.abspath(token_worker.__file__)],
+            [sys.executable, "-P", os.path.abspath(token_worker.__file__)],  # its folder is not searched
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
+            env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},  # the processes share the cores
         )
-        self._all.append(process)
+        self._all.append(process)  # before the look: either close() or this kills it
         if self._closed:
             process.kill()
         return process

@@ -304,7 +304,7 @@ def stage_name(path: str) -> Iterator[str]:
                 os.unlink(temporary)  # of a run that was killed
             yield temporary
             os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # Ctrl-C, too
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

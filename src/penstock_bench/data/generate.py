@@ -406,7 +406,7 @@ class _GenerationRun:
                     pending.add(pool.submit(self._write_group, part, numbers))
                 while pending:
                     pending = self._wait(pending, progress)
-            except BaseException:
+            except BaseException:  # Ctrl-C, too
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)
                 raise

@@ -160,7 +160,7 @@ def replay(
             while player.is_alive():
                 player.join(0.1)
                 progress(sum(player.done for player in players), total)
-    except BaseException:
+    except BaseException:  # Ctrl-C, too: no player outlives the replay
         core.stop()
         for player in players:
             player.join()
