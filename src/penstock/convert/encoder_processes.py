@@ -83,7 +83,7 @@ class EncoderProcesses:
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-P", os.path.abspath(token_worker.__file__)],  # its folder is not searched
+            [sys.executable, "-P", os.path.abspath(token_worker.__file__)],  # -P: not its folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},  # the processes share the cores
