@@ -73,8 +73,8 @@ def check_names(others: Iterable[str], made: Container[str]) -> None:
     """Raise UsageError if other fields have the names of what is made of the image."""
     for name in others:
         if name in made:
-            what = f"images: the samples have a field {name!r}, as the image's result is called"
-            raise UsageError(f"{what}: leave it out (columns= of tables)")
+            what = f"images: the samples have a field {name!r} beside their image"
+            raise UsageError(f"{what}, as its result is called: leave it out (columns= of tables)")
 
 
 def list_rows(column: Any) -> tuple[npt.NDArray[np.uint8], Int]:

@@ -125,7 +125,7 @@ def build(
     everything = {**arrays, **({label: labels_of} if label and labels_of else {})}
     counts = {name: array.shape[0] for name, array in everything.items()}
     if len(set(counts.values())) > 1:
-        raise FormatError(f"{scan.store.root}: rows differ ({counts}): choose by fields=")
+        raise FormatError(f"{scan.store.root}: rows differ ({counts}): give fields=")
     tables = [
         _list_chunk_files(scan.store, array, fill, scan.progress) for array in arrays.values()
     ]
