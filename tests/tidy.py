@@ -80,7 +80,7 @@ FOLDERS = {
 them."""
 
 BUDGETS = {
-    "": 1_800,
+    "": 1_822,
     "cache": 4_007,
     "checkpoint": 6_537,
     "cli": 2_367,

@@ -7,7 +7,7 @@ imported: it has the syntax of old Pythons, and asks nothing that Windows would 
 
 from __future__ import annotations
 
-import importlib
+import importlib.machinery
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -80,13 +80,15 @@ def hand_out(
 
     homes:    the names of each submodule, separated by spaces; its own name is the module itself.
     folders:  subpackages that are attributes as well without being public names; "a.b" is the
-              attribute b.
+              attribute b, and `import package.b` imports it.
 
     The `__getattr__` raises AttributeError for any other name, as every module does.
     """
     home = {name: module for module, names in homes.items() for name in names.split()}
     modules = {name: name for name, module in home.items() if name == module}
     modules |= {path.rpartition(".")[2]: path for path in folders.split()}
+    if "." in folders:
+        sys.meta_path.append(_AliasFinder(package, modules))
 
     def find(name: str) -> Any:
         if name not in home and name not in modules:
@@ -104,3 +106,23 @@ def hand_out(
         return value
 
     return sorted(home), find
+
+
+class _AliasFinder:
+    """Finds the module `package.b` where it is, at `package.a.b`: one module of two names."""
+
+    def __init__(self, package: str, modules: Mapping[str, str]) -> None:
+        paths = {name: path for name, path in modules.items() if "." in path}
+        self._homes = {f"{package}.{name}": f"{package}.{path}" for name, path in paths.items()}
+
+    def find_spec(self, name: str, *_: object) -> Any:
+        loader: Any = self
+        return importlib.machinery.ModuleSpec(name, loader) if name in self._homes else None
+
+    def create_module(self, spec: Any) -> Any:
+        module = importlib.import_module(self._homes[spec.name])
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__ = module.__spec__.loader_state  # the import has put its own there

@@ -38,6 +38,23 @@ def test_an_adapter_is_an_attribute_and_a_name() -> None:
     assert run(code) == "True penstock.trainers.megatron\n['torch']\n"
 
 
+@pytest.mark.long
+def test_an_adapter_is_imported_as_it_reads() -> None:
+    """`import penstock.x` and `from penstock.x import y` find the one module."""
+    code = "import importlib, pkgutil, sys, penstock.trainers\n"
+    code += "from penstock.megatron import iterator\nimport penstock.megatron\n"
+    code += "assert sys.modules['penstock.trainers.megatron'] is penstock.megatron\n"
+    code += "for found in pkgutil.iter_modules(penstock.trainers.__path__):\n"
+    code += "    try: module = importlib.import_module('penstock.' + found.name)\n"
+    code += "    except ModuleNotFoundError as error: assert 'penstock.' + found.name != error.name\n"
+    code += "    else: print(module.__spec__.name == 'penstock.trainers.' + found.name)\n"
+    code += "try: import penstock.nothing\n"
+    code += "except ModuleNotFoundError as error: print(error)\n"
+    *found, missing = run(code).splitlines()
+    assert set(found) == {"True"}
+    assert missing == "No module named 'penstock.nothing'"
+
+
 def test_adapters_are_small() -> None:
     """An adapter translates: what needs more lines belongs to the loader."""
     for path in (SOURCE / "penstock" / "trainers").glob("*.py"):
