@@ -294,13 +294,9 @@ class DiskTier:
         with self._lock:
             first, self._writable = self._writable, False
         if first:
-            warnings.warn(
-                f"the disk tier in {self.folder} keeps no more cache blocks: {error.strerror}:"
-                " the cache blocks that it has are still used, the rest is read from storage;"
-                " free space or repair the disk",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            what = f"the disk tier in {self.folder} keeps no more cache blocks: {error.strerror}"
+            remedy = "free space or repair the disk; the rest is read from storage"
+            warnings.warn(f"{what}: {remedy}", RuntimeWarning, stacklevel=4)
 
 
 def own_descriptor(open_it: Callable[..., int], *arguments: object) -> FileIO:

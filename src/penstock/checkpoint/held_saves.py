@@ -332,9 +332,8 @@ def recover_held_saves(
             why = "shards of it are missing: were they on a host that this job does not have?"
         if target.place.rank == 0:
             step = held.index.step
-            target.repository.storage.warn(
-                f"step {step} was held on tiers and is not committed: {why}"
-            )
+            text = f"step {step} was held on tiers and is not committed: {why}"
+            target.repository.storage.warn(text)
 
     def clear() -> None:
         tiers.clear()

@@ -397,11 +397,9 @@ class Claim:
                 is_conditional = False
                 objects.write(number, data, new=False)
             if not is_conditional:
-                objects.storage.warn(
-                    f"{objects.url}: the service does not support writes on the condition that the"
-                    " object does not exist (If-None-Match), so two jobs might commit at"
-                    " once: let one job at a time write there"
-                )
+                what = f"{objects.url}: the service does not support If-None-Match"
+                remedy = "two jobs might commit at once: let one job at a time write there"
+                objects.storage.warn(f"{what}, so {remedy}")
             return cls(objects, number, data, is_conditional)
 
     def check(self) -> None:

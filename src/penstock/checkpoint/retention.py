@@ -52,6 +52,5 @@ def delete_old_after_commit(repository: Repository, keep: int, path: str) -> Non
     try:
         delete_old(repository, keep, path)
     except PenstockError as error:
-        repository.storage.warn(
-            f"a checkpoint was committed, but older ones were not removed: {error}"
-        )
+        what = "a checkpoint was committed, but older ones were not removed"
+        repository.storage.warn(f"{what}: {error}")

@@ -297,9 +297,8 @@ class Tiers:
         self.rates.record_failure(number)
         if number not in self._warned:
             self._warned.add(number)
-            self.storage.warn(
-                f"{error}. Until then, checkpoints are made without {self.paths[number]}"
-            )
+            path = self.paths[number]
+            self.storage.warn(f"{error}. Until then, checkpoints are made without {path}")
 
     def measure_rooms(self, held_bytes: Sequence[int]) -> list[TierRoom]:
         """Measure the room of each tier. held_bytes: bytes that this job already has on each

@@ -108,13 +108,9 @@ class ImageDecoder:
     def warn_dropped(self, where: str) -> None:
         """Warn, once, that positions do not fit: their image was decoded without them."""
         if self._saved is not None:
-            warnings.warn(
-                f"{where}: the positions in {self._saved.path} do not fit this image, which was "
-                f"decoded without them; stats()['decoded'] counts more: make them anew with "
-                f"`penstock index --positions --force`",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            what = f"{where}: the positions in {self._saved.path} do not fit this image"
+            remedy = "`penstock index --positions --force` makes them anew; stats() counts more"
+            warnings.warn(f"{what}: {remedy}", RuntimeWarning, stacklevel=4)
 
 
 class ImageRows:

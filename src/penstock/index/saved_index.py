@@ -183,12 +183,9 @@ class IndexRequest:
                 problem = error
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                     break
-        warnings.warn(
-            f"{self.place.path}: the index could not be saved ({problem}) and will be made again "
-            "at the next open: make room or a writable place, or use index='memory'",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        what = f"{self.place.path}: the index could not be saved ({problem})"
+        remedy = "make room or a writable place, or use index='memory'"
+        warnings.warn(f"{what}, each open makes it: {remedy}", RuntimeWarning, stacklevel=4)
         return None
 
     def _find_reason(self, saved: Index) -> str | None:

@@ -142,14 +142,10 @@ class Balancing:
         except UsageError:
             if not self._warned:
                 self._warned = True
-                warnings.warn(
-                    f"assignment='balanced': {place.world_size} ranks ({place.source}) deal by "
-                    "costs, and cannot compare them: unequal ones would have samples processed "
-                    "twice, others never. Initialise torch.distributed first, name the ranks that "
-                    "read by Place(readers=...), or give penstock.Balanced(gather=...)",
-                    RuntimeWarning,
-                    stacklevel=4,
-                )
+                what = f"assignment='balanced': {place.world_size} ranks ({place.source}) deal by"
+                why = "costs, and cannot compare them: samples may come twice, others never"
+                remedy = "initialise torch.distributed, or give penstock.Balanced(gather=...)"
+                warnings.warn(f"{what} {why}: {remedy}", RuntimeWarning, stacklevel=4)
             return
         compare_values(
             gather,

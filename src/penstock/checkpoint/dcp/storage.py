@@ -476,11 +476,8 @@ class Writer(StorageWriter, AsyncStager):
             self._attempt_path = ""
         self._return_staging()
         if self._staged and self._coordinator and not self._committed:
-            warnings.warn(
-                f"step {self._step} was not committed: the future of its async_save says why",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            text = f"step {self._step} was not committed: the future of its async_save says why"
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
 
     def _return_staging(self) -> None:
         arena, self._staging = self._staging, None
