@@ -130,7 +130,7 @@ def convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
 
 def _list_names(index: Index) -> list[str]:
     """List the names of the fields and attributes."""
-    return [*(part.name for part in index.fields), *(part.name for part in index.attributes)]
+    return [*(item.name for item in index.fields), *(item.name for item in index.attributes)]
 
 
 class IndexReference(NamedTuple):

@@ -265,13 +265,13 @@ def measure_unpacking(dataset: Dataset) -> Supply | None:
     for codec, layout in coded[:_unpacked_fields]:
         sizes = layout.chunk_samples
         numbers = np.unique(np.linspace(0, len(sizes) - 1, limits.ceiling_samples_max // 8))
-        held = [_read_chunk(dataset, layout, int(number)) for number in numbers]
+        loaded = [_read_chunk(dataset, layout, int(number)) for number in numbers]
 
-        def one(number: int, codec: Codec = codec, held: list[CompressedChunk] = held) -> None:
-            decode_samples(codec.name, codec.options, [held[number % len(held)]], first, first)
+        def one(number: int, codec: Codec = codec, loaded: list[CompressedChunk] = loaded) -> None:
+            decode_samples(codec.name, codec.options, [loaded[number % len(loaded)]], first, first)
 
         rate, done = _measure_rate(one, cores)
-        took_s += 1 / (rate * float(np.mean([chunk.samples for chunk in held])))
+        took_s += 1 / (rate * float(np.mean([chunk.samples for chunk in loaded])))
         measured_bytes, chunks = measured_bytes + layout.total_bytes, chunks + done
     if not took_s:
         return None

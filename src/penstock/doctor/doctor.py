@@ -264,22 +264,22 @@ def _measure_decoding(
     if len(dataset) == 0:
         return None, []
     unpacked = measure_unpacking(dataset)
-    found = None if unpacked is None else DecodingCeiling(unpacked, 0.0)
+    ceiling = None if unpacked is None else DecodingCeiling(unpacked, 0.0)
     kind, decode = find_decode(dataset)
     try:
         if decode is not None:
-            found = measure_decoding(dataset, decode)
-            supply = found.all_cores
+            ceiling = measure_decoding(dataset, decode)
+            supply = ceiling.all_cores
             rate, how = supply.per_s, f"{supply.how}; --decode times yours"
             if unpacked is not None:
                 rate, how = 1 / (1 / rate + 1 / unpacked.per_s), f"{unpacked.how}; {how}"
-            found = found._replace(all_cores=Supply(rate, how))
+            ceiling = ceiling._replace(all_cores=Supply(rate, how))
         elif kind:
             raise UsageError(f"no library here decodes {kind}: pip install soundfile")
     except UsageError as error:
         says = f"it was not measured ({error}), and may bind: time yours by --decode"
-        return found, [Finding("warning", "decoding", says)]
-    return found, []
+        return ceiling, [Finding("warning", "decoding", says)]
+    return ceiling, []
 
 
 def _limit_to_quota(supply: Supply, machine: Machine) -> Supply:
