@@ -46,7 +46,7 @@ def test_an_adapter_is_imported_as_it_reads() -> None:
     code += "assert sys.modules['penstock.trainers.megatron'] is penstock.megatron\n"
     code += "for found in pkgutil.iter_modules(penstock.trainers.__path__):\n"
     code += "    try: module = importlib.import_module('penstock.' + found.name)\n"
-    code += "    except ModuleNotFoundError as error: assert 'penstock.' + found.name != error.name\n"
+    code += "    except ModuleNotFoundError as no: assert 'penstock.' + found.name != no.name\n"
     code += "    else: print(module.__spec__.name == 'penstock.trainers.' + found.name)\n"
     code += "try: import penstock.nothing\n"
     code += "except ModuleNotFoundError as error: print(error)\n"

@@ -1,7 +1,7 @@
 """Schedules of storage that several share: plans made before, and rules for the moment. Pure.
 
     sharers                              schedule                       modules
-    jobs that compute, then transfer     `plan_periodic`, online rules  persched periodic rules
+    jobs that compute, then transfer     `plan_periodic`, online rules  persched periodic
     readers that ask targets, unordered  `stagger`                      slots
     tasks that follow each other         `two_tasks`, `list_schedule`   slots
 
@@ -12,9 +12,16 @@ The folder knows no clock, no network and no broker: its functions compute.
 
 from __future__ import annotations
 
-from .periodic import Objective, PeriodicJob, ScheduleOutcome, fluid_bounds, simulate
+from .periodic import (
+    RULES,
+    Objective,
+    PeriodicJob,
+    Rule,
+    ScheduleOutcome,
+    fluid_bounds,
+    simulate,
+)
 from .persched import Pattern, TransferStretch, plan_periodic
-from .rules import RULES, Rule
 from .slots import SHARED, list_schedule, lower_bound, stagger, two_task_bound, two_tasks
 
 __all__ = [

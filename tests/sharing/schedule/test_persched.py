@@ -24,7 +24,7 @@ from penstock_sim.schedule import (
     plan_periodic,
     simulate,
 )
-from penstock_sim.schedule.rules import Waiting, grant
+from penstock_sim.schedule.periodic import Waiting, grant
 from tests.slices import first
 
 ALL_RULES = (
