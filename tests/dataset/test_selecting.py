@@ -775,7 +775,7 @@ def test_texts_in_the_data_are_columns(kind: str, tmp_path: Path, monkeypatch: A
     with pytest.raises(UsageError, match="the column 'lang' holds no numbers"):
         dataset.weigh("lang")
     monkeypatch.setattr(penstock.limits, "selection_texts_bytes_max", 10)
-    with pytest.raises(penstock.errors.LimitError, match="texts of field 'lang' have more than 10"):
+    with pytest.raises(penstock.errors.LimitError, match="texts of 'lang' have more than 10"):
         dataset.select(where="lang == 'en'")
 
 
