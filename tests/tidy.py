@@ -90,7 +90,7 @@ BUDGETS = {
     "doctor": 1_390,
     "engine": 5_765,
     "images": 1_532,
-    "index": 13_095,
+    "index": 13_229,
     "loader": 6_432,
     "order": 2_612,
     "penstock_bench": 12_963,

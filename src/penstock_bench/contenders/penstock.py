@@ -106,7 +106,7 @@ def open_task(task: DeliveryTask) -> Dataset:
         case "hdf5":
             count = data.hdf5.num_dset_per_record
             fields = {f"records_{n}": f"records_{n}" for n in range(count)}
-            return _open_format(task, fields=fields, label="", isolate=False)
+            return _open_format(task, fields=fields, label="", isolate=False, sample="row")
     return _open_format(task)
 
 

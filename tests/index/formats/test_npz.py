@@ -82,7 +82,7 @@ def test_compressed_and_encrypted_members_are_refused(tmp_path):
     """With the way to write them so that they can be read."""
     path = tmp_path / "x.npz"
     np.savez_compressed(path, a=ROWS)
-    with pytest.raises(FormatError, match="use numpy"):
+    with pytest.raises(FormatError, match="compressed: use numpy.savez; or open its folder"):
         opened(path)
     archive(path, ("a.npy", npy(ROWS)))
     content = bytearray(path.read_bytes())

@@ -81,6 +81,8 @@ def make(
             assert {*map(len, texts)} == {WIDTH}
             contents.setdefault(split, set()).update(texts)
             options = write_part(root / name, format, texts, root.with_name(f"{root.name}-scratch"))
+    if format == "npy" or format.startswith("hdf5"):
+        options = options | {"sample": "row"}
     return Layout(root, contents, options)
 
 

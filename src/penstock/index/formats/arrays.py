@@ -1,8 +1,9 @@
 """Arrays back to back: numpy's own files (.npy), archives of them (.npz), and binary records.
 
-The first axis of an array counts the samples. One file, or several (a pattern, a list) of one dtype
-and row shape. A folder of .npy files is a tree, where each file is a sample. Headers are parsed by
-`numpy.lib.format`; its documentation describes the format.
+The first axis of an array counts the samples; with sample="file" each file is one. Of several files
+(a pattern, a list, a folder), of one dtype and row shape, which of both has to be said; without it,
+a folder is a tree, where each file is a sample of bytes. Headers are parsed by `numpy.lib.format`;
+its documentation describes the format.
 
 Each array of an archive, as numpy.savez writes it, is a field. By default all arrays are fields,
 and have to have the same number of rows; `fields` and `label` see `penstock.index.formats.options`.
@@ -34,6 +35,7 @@ from ..fields import Field
 from ..layout import Fixed
 from ..table import Index
 from . import options
+from .chunk_grid import check_reading, lay_out_whole
 from .sandbox import BlockFile
 from .shards import Columns, Scan, number_first
 
@@ -50,10 +52,20 @@ class NpyHeader(NamedTuple):
     data_offset: int
 
 
-def build_npy(scan: Scan) -> Index:
+def build_npy(scan: Scan, sample: str | None = None) -> Index:
     """The index of the rows of one array, or of several of one row shape, file after file."""
-    files, sources = scan.list_files()
+    files, sources = scan.list_files((".npy",) if scan.place.kind == "folder" else ())
     headers = scan.parse(files, lambda _, source: read_header(source, source.path))
+    if sample == "file":
+        for file, header in enumerate(headers):
+            whole = header._replace(shape=(1, *header.shape))
+            size = make_field(files.path(file), whole).nbytes
+            check_room(files.path(file), whole, size or 0, int(files.size[file]))
+            if header.dtype != headers[0].dtype:
+                raise FormatError(f"{files.path(file)} is of {header.dtype}, unlike others")
+        shapes, offsets = [one.shape for one in headers], [one.data_offset for one in headers]
+        field, layout = lay_out_whole(files, "data", headers[0].dtype, shapes, offsets)
+        return Index("npy", files, (field,), (layout,), sources)
     part = make_field(files.path(0), headers[0])
     assert part.nbytes is not None
     for file, header in enumerate(headers):
@@ -61,6 +73,7 @@ def build_npy(scan: Scan) -> Index:
         if other != part:
             raise FormatError(f"{files.path(file)} is not of {part.dtype} {part.shape} as others")
         check_room(files.path(file), header, part.nbytes, int(files.size[file]))
+    check_reading(files, sample, {"data": [header.shape for header in headers]})
     first = number_first([header.shape[0] for header in headers])
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no samples: its shape is {headers[0].shape}")
@@ -105,7 +118,7 @@ def make_field(path: str, header: NpyHeader, name: str = "data") -> Field:
         how = f"record_bytes={dtype.itemsize}, header_bytes={header.data_offset}"
         raise FormatError(f"{path} holds a structured type: open it with format='records', {how}")
     if not shape:
-        raise FormatError(f"{path} holds a single value: an array of samples has at least one axis")
+        raise FormatError(f"{path} holds a single value: give sample='file' if a file is a sample")
     part = Field(name, dtype, shape[1:])
     if not part.nbytes:
         raise FormatError(f"{path} holds no samples: its shape is {shape} of {dtype}")
@@ -124,7 +137,7 @@ class _NpzArrays(NamedTuple):
 
     fields: list[Field]
     base: list[int]
-    rows: int
+    shapes: list[tuple[int, ...]]
     labels: Int | None
 
 
@@ -146,15 +159,36 @@ def sniff_npz(head: bytes, name: str) -> bool:
     return head[30 : 30 + length].endswith(_SUFFIX.encode()) or name.lower().endswith(".npz")
 
 
-def build_npz(scan: Scan, fields: Columns = None, label: str | None = None) -> Index:
-    """The index of the rows of all arrays, file after file."""
-    files, sources = scan.list_files()
-    contents = scan.parse(files, lambda _, source: _parse_arrays(source, fields, label))
+def build_npz(
+    scan: Scan, fields: Columns = None, label: str | None = None, sample: str | None = None
+) -> Index:
+    """The index of the rows of all arrays, file after file; or of the files."""
+    files, sources = scan.list_files((".npz",) if scan.place.kind == "folder" else ())
+    whole = sample == "file"
+    contents = scan.parse(files, lambda _, source: _parse_arrays(source, fields, label, whole))
     labels = [arrays.labels for arrays in contents if arrays.labels is not None]
-    for file, arrays in enumerate(contents):
-        if arrays.fields != contents[0].fields or len(labels) not in (0, len(contents)):
+    kinds = [
+        [(part.name, part.dtype, None if whole else part.shape) for part in one.fields]
+        for one in contents
+    ]
+    for file, kind in enumerate(kinds):
+        if kind != kinds[0] or len(labels) not in (0, len(contents)):
             raise FormatError(f"{files.path(file)} holds other arrays: choose some by fields=")
-    first = number_first([arrays.rows for arrays in contents])
+    shapes = {
+        part.name: [one.shapes[number] for one in contents]
+        for number, part in enumerate(contents[0].fields)
+    }
+    columns = np.concatenate(labels) if labels else None
+    if whole:
+        laid_out = [
+            lay_out_whole(files, name, contents[0].fields[number].dtype, shapes[name], offsets)
+            for number, name in enumerate(shapes)
+            for offsets in [[one.base[number] for one in contents]]
+        ]
+        whole_fields, places = zip(*laid_out, strict=True)
+        return Index("npz", files, whole_fields, places, sources, label_column=columns)
+    check_reading(files, sample or ("row" if labels else None), shapes)
+    first = number_first([arrays.shapes[0][0] for arrays in contents])
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no samples: its arrays have no rows")
     layouts = []
@@ -162,12 +196,13 @@ def build_npz(scan: Scan, fields: Columns = None, label: str | None = None) -> I
         assert field.nbytes is not None
         base = np.array([arrays.base[number] for arrays in contents], np.int64)
         layouts.append(Fixed(first, base, field.nbytes))
-    label_column = np.concatenate(labels) if labels else None
     parts = tuple(contents[0].fields)
-    return Index("npz", files, parts, tuple(layouts), sources, label_column=label_column)
+    return Index("npz", files, parts, tuple(layouts), sources, label_column=columns)
 
 
-def _parse_arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) -> _NpzArrays:
+def _parse_arrays(
+    source: StoreFile, fields: Sequence[str] | None, label: str | None, whole: bool
+) -> _NpzArrays:
     """Parse the chosen arrays of one archive."""
     members = {
         member.name.removesuffix(_SUFFIX): member
@@ -183,14 +218,25 @@ def _parse_arrays(source: StoreFile, fields: Sequence[str] | None, label: str | 
         if not member.name.endswith(_SUFFIX):
             raise FormatError(f"{what} is not an array: choose arrays with fields=")
         if member.encrypted or member.method != zipfile.ZIP_STORED:
-            how = "encrypted" if member.encrypted else "compressed, and has no place"
-            raise FormatError(f"{what} is {how}: use numpy.savez")
+            how = "encrypted" if member.encrypted else "compressed"
+            hint = "use numpy.savez; or open its folder without sample=, and decode by numpy.load"
+            raise FormatError(f"{what} is {how}: {hint}")
         headers[name] = read_header(source, what, member.offset)
-    integers = {n for n, h in headers.items() if h.dtype.kind in "ui" and len(h.shape) == 1}
+    integers = {
+        name
+        for name, header in headers.items()
+        if header.dtype.kind in "ui"
+        if (math.prod(header.shape) == 1 if whole else len(header.shape) == 1)
+    }
     names, label = options.choose_columns(source.path, list(members), integers, fields, label)
-    parts, base, rows = [], [], {}
+    parts, base = [], []
+    rows: dict[str, int] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name in (*names, *((label,) if label else ())):
         what, header = f"{source.path}, array {name!r}", headers[name]
+        shapes[name] = header.shape
+        if whole:
+            header = header._replace(shape=(1, *header.shape))
         part = make_field(what, header, name)
         assert part.nbytes is not None
         check_room(what, header, part.nbytes, members[name].size)
@@ -200,13 +246,14 @@ def _parse_arrays(source: StoreFile, fields: Sequence[str] | None, label: str | 
             base.append(members[name].offset + header.data_offset)
     if len(set(rows.values())) > 1:
         counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
-        raise UsageError(f"{source.path}: numbers of rows differ ({counts}): give fields=")
+        what = f"{source.path}: numbers of rows differ ({counts})"
+        raise UsageError(f"{what}: give sample='file', where a file is a sample, or fields=")
     labels = None
     if label:
-        dtype, (count,), start = headers[label]
-        data = source.read(members[label].offset + start, count * dtype.itemsize)
+        dtype, shape, start = headers[label]
+        data = source.read(members[label].offset + start, math.prod(shape) * dtype.itemsize)
         labels = options.convert_labels(source.path, label, np.frombuffer(data, dtype))
-    return _NpzArrays(parts, base, rows[names[0]], labels)
+    return _NpzArrays(parts, base, [shapes[part.name] for part in parts], labels)
 
 
 # -- the archive -----------------------------------------------------------------------------------

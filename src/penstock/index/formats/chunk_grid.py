@@ -9,13 +9,14 @@ compressed chunk.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import FormatError
-from ...extent import FileIds, Int
+from ...errors import FormatError, UsageError
+from ...extent import FileIds, Files, Int
+from ..fields import Field
 from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
 from .shards import lay_out_extents, lay_out_pieces, number_first
 
@@ -87,6 +88,41 @@ def check_shape(where: str, shape: Sequence[int], chunk: Sequence[int] | None, s
         raise FormatError(f"{where} has chunks {tuple(chunk)} for the shape {tuple(shape)}")
     if math.prod(count_cells(shape, chunk)) > CELLS_MAX:
         raise FormatError(f"{where} has more than {CELLS_MAX:,} chunks: write larger ones")
+
+
+def check_reading(files: Files, sample: str | None, shapes: Mapping[str, list[Any]]) -> None:
+    """Check that it is certain what a sample is: UsageError where a file might be one.
+
+    sample:  "row", "file", or None: a row where there is one file, or one row in each.
+    shapes:  of each field, in each file.
+    """
+    rows = [shape[0] for shape in next(iter(shapes.values()))]
+    if sample is not None or len(rows) == 1 or set(rows) == {1}:
+        return
+    of_file = ", ".join(f"{name} {one[0]}" for name, one in shapes.items())
+    of_row = ", ".join(f"{name} {one[0][1:]}" for name, one in shapes.items())
+    raise UsageError(
+        f"{files.path(0)} and {len(rows) - 1:,} more: is a file a sample, or a row? Give "
+        f"sample='file' ({len(rows):,} samples: {of_file}) or 'row' ({sum(rows):,}: {of_row})"
+    )
+
+
+def lay_out_whole(
+    files: Files, name: str, dtype: Any, shapes: list[tuple[int, ...]], offsets: list[int]
+) -> tuple[Field, Layout]:
+    """Lay out arrays that are a sample each, one a file. Their first axes may differ."""
+    first = shapes[0]
+    for number, shape in enumerate(shapes):
+        if shape[1:] != first[1:] or len(shape) != len(first) or not math.prod(shape):
+            what = f"{files.path(number)}: {name!r} has the shape {shape}, and {first} in the first"
+            raise FormatError(f"{what}: only first axes may differ; choose others by fields=")
+    base = np.array(offsets, np.int64)
+    if len(set(shapes)) == 1:
+        field = Field(name, dtype, first)
+        assert field.nbytes is not None
+        return field, Fixed(np.arange(len(files) + 1), base, field.nbytes)
+    lengths = np.array([math.prod(shape) for shape in shapes], np.int64) * dtype.itemsize
+    return Field(name, dtype, None, element=first[1:]), RowTable(None, base, lengths)
 
 
 def group_chunks(grid: ChunkGrid) -> Chunked:

@@ -88,7 +88,7 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     if place.kind == "folder":
         if geometry or windows:
             return "tokens" if windows else "records"
-        return _detect_folder(store, place, options.get("extensions", ()))
+        return _detect_folder(store, place, options.get("extensions", ()), "sample" in options)
     if "files" in options and place.kind == "file":
         return "table"
     name = place.name if place.kind == "file" else _find_first_name(store, place)
@@ -144,10 +144,13 @@ def has_own_splits(store: Store, place: Location, name: str | None) -> bool:
     return any(entry.load(entry.folder)(store) for entry in entries)
 
 
-def _detect_folder(store: Store, place: Location, extensions: Sequence[str]) -> str:
+def _detect_folder(
+    store: Store, place: Location, extensions: Sequence[str], has_sample: bool
+) -> str:
     """Detect a dataset of files with certain names, a folder of shards, or a folder of samples.
 
     extensions:  which files are samples, if the user said so: then annotations are none.
+    has_sample:  the user said what a sample is, so that arrays are read.
 
     FormatError if shards are beside other files: as a folder of samples it would give whole shards.
     """
@@ -164,6 +167,7 @@ def _detect_folder(store: Store, place: Location, extensions: Sequence[str]) -> 
         name: format
         for name, format in formats.items()
         if format is not None and "folder" in FORMATS[format].kinds
+        if has_sample or format not in ("npy", "npz")  # else a tree, of files that are samples
     }
     if not of_shards:
         return "tree"

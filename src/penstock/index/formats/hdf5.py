@@ -1,4 +1,4 @@
-"""HDF5 files: a dataset is a field, the first axis counts the samples. Needs h5py.
+"""HDF5 files: a dataset is a field, its first axis counts the samples. Needs h5py.
 
 Datasets that are contiguous, or in chunks without filters, are read in place; others, with
 filters (gzip and others) are read chunk by chunk and decoded.
@@ -11,6 +11,9 @@ Options:
     label     path of a dataset of integers with the labels; by default "label", "labels" or "y"
               in the root group, where it has one axis of integers; "" for none.
     fill      True: chunks that were never written hold the fill value; else they are an error.
+    sample    "file": each file is a sample, and a dataset as a whole is its field; "row": the first
+              axis counts the samples. Of several files which one is meant has to be said, unless
+              each has one row, or labels say it by being as many as rows.
     isolate   False: h5py is called in this process. By default another process is started for it,
               which takes half a second once, because damaged files can crash h5py's C library. A
               crash is an error then. The saved index is the same.
@@ -43,10 +46,12 @@ from . import options
 from .chunk_grid import (
     ChunkGrid,
     chain_layouts,
+    check_reading,
     check_shape,
     choose_label,
     group_chunks,
     lay_out_verbatim,
+    lay_out_whole,
 )
 from .sandbox import BlockFile, Sandbox
 from .shards import Scan
@@ -66,6 +71,11 @@ class Hdf5Part:
     variant: dict[str, Any] | None = None
     masks: Sequence[tuple[int, int, int]] = ()
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a sample."""
+        return self.field.shape or ()
+
 
 @dataclass
 class Hdf5Content:
@@ -82,8 +92,9 @@ def build(
     label: str | None = None,
     fill: bool = False,
     isolate: bool = True,
+    sample: str | None = None,
 ) -> Index:
-    """The index of all rows, file after file."""
+    """The index of all rows, file after file; or of the files."""
     if importlib.util.find_spec("h5py") is None:
         raise missing_library("h5py", "hdf5", f"indexing {scan.place.path}")
     extensions = _EXTENSIONS if scan.place.kind == "folder" else ()
@@ -94,8 +105,8 @@ def build(
 
         def parse(_: int, source: StoreFile) -> Hdf5Content:
             if isolate:
-                return apart.call(source, _parse_file, asked, label, fill)
-            return _parse_file(source, asked, label, fill)
+                return apart.call(source, _parse_file, asked, label, fill, sample == "file")
+            return _parse_file(source, asked, label, fill, sample == "file")
 
         contents = scan.parse(files, parse)
     labels = [content.labels for content in contents if content.labels is not None]
@@ -109,6 +120,12 @@ def build(
         _join_parts(name, [content.parts[name] for content in contents], files)
         for name in contents[0].parts
     ]
+    if sample != "file":
+        shapes = {
+            name: [(one.parts[name].layout.count, *one.parts[name].shape) for one in contents]
+            for name in contents[0].parts
+        }
+        check_reading(files, sample or ("row" if labels else None), shapes)
     parts, layouts = zip(*joined, strict=True)
     label_column = np.concatenate(labels) if labels else None
     return Index("hdf5", files, parts, layouts, sources, label_column=label_column)
@@ -117,10 +134,17 @@ def build(
 def _join_parts(name: str, parts: list[Hdf5Part], files: Files) -> tuple[Field, Layout]:
     """Join a field's parts of several files."""
     first = replace(parts[0].field, name=name)
+    layouts = [part.layout for part in parts]
+    singles = [layout for layout in layouts if isinstance(layout, Fixed) and layout.count == 1]
+    if len({part.shape for part in parts}) > 1 and len(singles) == len(parts):
+        offsets = [int(layout.base[0]) for layout in singles]
+        if len({part.field.dtype for part in parts}) == 1:
+            shapes = [part.shape for part in parts]
+            return lay_out_whole(files, name, first.dtype, shapes, offsets)
     for number, part in enumerate(parts):
         if (part.field.dtype, part.field.shape) != (first.dtype, first.shape):
             raise FormatError(f"{files.path(number)}: {name!r} is unlike that of {files.path(0)}")
-    layout = chain_layouts([part.layout for part in parts])
+    layout = chain_layouts(layouts)
     if layout is None:
         raise FormatError(f"{files.path(0)}: {name!r} is decoded in some files, not in others")
     if not isinstance(layout, Chunked):
@@ -163,16 +187,22 @@ def _open_file(source: StoreFile) -> Iterator[Any]:
 
 
 def _parse_file(
-    source: StoreFile, asked: Mapping[str, str] | None, label: str | None, fill: bool
+    source: StoreFile,
+    asked: Mapping[str, str] | None,
+    label: str | None,
+    fill: bool,
+    whole: bool,
 ) -> Hdf5Content:
     with _open_file(source) as file:
-        named = asked if asked is not None else _list_root(source, file)
+        named = asked if asked is not None else _list_root(source, file, whole)
         if label is None and asked is None:
-            integers = [n for n in named if file[n].ndim == 1 and file[n].dtype.kind in "iu"]
+            integers = [n for n in named if _is_label(file[n], whole)]
             label = choose_label(integers)
         bias = _measure_bias(file.userblock_size) if file.userblock_size else 0
         parts = {
-            name: _lay_out_dataset(source, _find_dataset(source, file, where), where, bias, fill)
+            name: _lay_out_dataset(
+                source, _find_dataset(source, file, where), where, bias, fill, whole
+            )
             for name, where in named.items()
             if where != label
         }
@@ -185,14 +215,23 @@ def _parse_file(
         counts = {name: part.layout.count for name, part in parts.items()}
         labels = None
         if label:
-            labels = _read_labels(source, _find_dataset(source, file, label), label, bias, fill)
+            labels = _read_labels(
+                source, _find_dataset(source, file, label), label, bias, fill, whole
+            )
             counts[label] = len(labels)
         if len(set(counts.values())) > 1:
-            raise FormatError(f"{source.path}: rows differ ({counts}): give fields=")
+            what = f"{source.path}: numbers of rows differ ({counts})"
+            raise FormatError(f"{what}: give sample='file', where a file is a sample, or fields=")
         return Hdf5Content(parts, labels)
 
 
-def _list_root(source: StoreFile, file: Any) -> dict[str, str]:
+def _is_label(dataset: Any, whole: bool) -> bool:
+    """Return whether a dataset has an integer for each sample."""
+    is_sized = dataset.size == 1 if whole else dataset.ndim == 1
+    return is_sized and dataset.dtype.kind in "iu"
+
+
+def _list_root(source: StoreFile, file: Any, whole: bool) -> dict[str, str]:
     """List the datasets of the root group."""
     import h5py
 
@@ -200,7 +239,7 @@ def _list_root(source: StoreFile, file: Any) -> dict[str, str]:
     for name in file:
         if not isinstance(file.get(name, getlink=True), h5py.HardLink):
             continue
-        if isinstance(file.get(name), h5py.Dataset) and file[name].ndim:
+        if isinstance(file.get(name), h5py.Dataset) and (whole or file[name].ndim):
             datasets[str(name)] = str(name)
     if not datasets:
         inside: list[str] = []
@@ -239,9 +278,9 @@ def _find_dataset(source: StoreFile, file: Any, where: str) -> Any:
 
 
 def _lay_out_dataset(
-    source: StoreFile, dataset: Any, where: str, bias: int, fill: bool
+    source: StoreFile, dataset: Any, where: str, bias: int, fill: bool, whole: bool
 ) -> Hdf5Part:
-    """Lay out the rows of a dataset."""
+    """Lay out the rows of a dataset; if it is one as a whole, it has an axis of one row first."""
     from h5py import h5d
 
     at = f"{source.path}, dataset {where!r}"
@@ -255,6 +294,8 @@ def _lay_out_dataset(
         raise FormatError(f"{at} is {kind}: write it contiguous (h5repack -l CONTI)")
     chunk = dataset.chunks if how == h5d.CHUNKED else None
     shape = tuple(int(size) for size in dataset.shape or ())
+    if whole:
+        shape, chunk = (1, *shape), chunk and (1, *chunk)
     check_shape(at, shape, chunk, dtype.itemsize)
     field = Field(where, dtype, shape[1:])
     if chunk is None:
@@ -333,6 +374,7 @@ def _find_chunks(
     if not stored:
         return grid, {}
     starts = np.array([each[0] for each in stored], np.int64).reshape(len(stored), -1)
+    starts = np.pad(starts, ((0, 0), (len(shape) - starts.shape[1], 0)))  # of a whole: one row
     places = np.array([each[2:] for each in stored], np.int64)
     step = np.array(chunk, np.int64)
     if (starts % step).any() or (starts < 0).any() or (starts // step >= cells).any():
@@ -356,18 +398,20 @@ def _check_inside(at: str, source: StoreFile, offset: int, size: int) -> None:
         raise FormatError(f"{at} claims {size:,} bytes at byte {offset:,}: it is truncated")
 
 
-def _read_labels(source: StoreFile, dataset: Any, where: str, bias: int, fill: bool) -> Int:
+def _read_labels(
+    source: StoreFile, dataset: Any, where: str, bias: int, fill: bool, whole: bool
+) -> Int:
     """Read the labels; chunks that are absent are an error here too."""
     from h5py import h5d
 
     at = f"{source.path}, dataset {where!r}"
-    if dataset.ndim != 1 or dataset.dtype.kind not in "iu":
+    if not _is_label(dataset, whole):
         raise UsageError(f"{at} is {dataset.dtype} of {dataset.shape}, no axis of integers")
     if dataset.id.get_create_plist().get_layout() != h5d.COMPACT:
-        _lay_out_dataset(source, dataset, where, bias, fill)
-    if dataset.shape[0] * dataset.dtype.itemsize > _INFLATED_MAX * source.size:
-        raise FormatError(f"{at} claims {dataset.shape[0]:,} labels: the file is damaged")
-    return options.convert_labels(source.path, where, dataset[()])
+        _lay_out_dataset(source, dataset, where, bias, fill, whole)
+    if dataset.size * dataset.dtype.itemsize > _INFLATED_MAX * source.size:
+        raise FormatError(f"{at} claims {dataset.size:,} labels: the file is damaged")
+    return options.convert_labels(source.path, where, np.asarray(dataset[()]).reshape(-1))
 
 
 @functools.cache

@@ -92,13 +92,15 @@ def paths(name: str, value: Any) -> dict[str, str]:
 
 _NAMES = "names, such as ['image', 'mask']"
 FIELDS = texts(_NAMES, text(_NAMES, 1), 1)
+SAMPLE = one_of("row", "file", is_kept=True)
 LABEL = text("the name of a column, '' for none")
 EXTENSIONS: Check = lambda _, value: list(value)  # noqa: E731 - checked where data are opened
 
 
 def normalize_columns(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of columns in canonical form."""
-    return normalize(options, fields=FIELDS, label=LABEL, nulls=one_of("error", "empty"))
+    nulls = one_of("error", "empty")
+    return normalize(options, fields=FIELDS, label=LABEL, nulls=nulls, sample=SAMPLE)
 
 
 def normalize_arrays(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def normalize_arrays(options: Mapping[str, Any]) -> dict[str, Any]:
     path, switch = text("the path of an array", 1), one_of(False, True)
     isolate = one_of(True, False)
     checks = {"dataset": path, "fields": paths, "label": LABEL, "fill": switch, "isolate": isolate}
-    return normalize(options, **checks)
+    return normalize(options, **checks, sample=SAMPLE)
 
 
 def normalize_extensions(options: Mapping[str, Any]) -> dict[str, Any]:

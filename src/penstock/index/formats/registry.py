@@ -153,9 +153,10 @@ FORMATS: dict[str, Format] = {
         ),
         Format(
             "npy",
-            "arrays in numpy's own files; the first axis counts the samples",
-            _FILES,
-            (),
+            "arrays in numpy's own files; a sample is a row, or with sample= a file",
+            _ANYWHERE,
+            ("sample",),
+            "options.normalize_columns",
             magic=((0, b"\x93NUMPY"),),
             built_by="arrays.build_npy",
         ),
@@ -177,8 +178,8 @@ FORMATS: dict[str, Format] = {
         Format(
             "npz",
             "archives of arrays (numpy.savez); each array is a field",
-            _FILES,
-            ("fields", "label"),
+            _ANYWHERE,
+            ("fields", "label", "sample"),
             "options.normalize_columns",
             magic=((0, b"PK\3\4"), (0, b"PK\5\6")),
             sniff="arrays.sniff_npz",
@@ -285,7 +286,7 @@ FORMATS: dict[str, Format] = {
             "hdf5",
             "HDF5; a dataset is a field, its first axis counts the samples (needs h5py)",
             _ANYWHERE,
-            ("dataset", "fields", "label", "fill", "isolate"),
+            ("dataset", "fields", "label", "fill", "isolate", "sample"),
             "options.normalize_arrays",
             # a user block of 512, 1024 or 2048 bytes may come first
             magic=tuple((at, b"\x89HDF\r\n\x1a\n") for at in (0, 512, 1024, 2048)),
