@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.extent import rotation_start
 from penstock_sim.schedule import (
     RULES,
     Objective,
@@ -204,10 +203,7 @@ def access_rows(seed: int) -> list[Row]:
     rows.append(Row(what, slots, "slots", bound, slots / bound, 1.0, slots == bound, note=note))
     for readers_count, targets_count in ((8, 8), (32, 8), (64, 16)):
         slots = walk(
-            [
-                rotation_start(reader, readers_count, targets_count)
-                for reader in range(readers_count)
-            ],
+            [reader * targets_count // readers_count for reader in range(readers_count)],
             targets_count,
         )
         convoy = walk([0] * readers_count, targets_count)

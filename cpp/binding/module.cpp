@@ -19,6 +19,7 @@ void bind_slab(nanobind::module_& m);
 void bind_checksum(nanobind::module_& m);
 void bind_walk_lmdb(nanobind::module_& m);
 void bind_walkers(nanobind::module_& m);
+void bind_extents(nanobind::module_& m);
 void bind_gather(nanobind::module_& m);
 void bind_json_fields(nanobind::module_& m);
 void bind_packing(nanobind::module_& m);
@@ -56,6 +57,7 @@ NB_MODULE(_core, m) {
   penstock::binding::bind_checksum(m);
   penstock::binding::bind_walk_lmdb(m);
   penstock::binding::bind_walkers(m);
+  penstock::binding::bind_extents(m);
   penstock::binding::bind_gather(m);
   penstock::binding::bind_json_fields(m);
   penstock::binding::bind_packing(m);

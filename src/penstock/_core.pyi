@@ -676,6 +676,42 @@ def walk_tar(
     Find the members of a tar archive and their samples: (columns, None or (offset, message)).
     """
 
+def merge_extents(
+    file: Annotated[
+        NDArray[numpy.uint32], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    offset: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    length: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    part: Annotated[
+        NDArray[numpy.uint32], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    target: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    parts: int,
+    gap_bytes: int,
+    reader: int,
+    readers: int,
+) -> tuple[
+    Annotated[NDArray[numpy.uint32], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.uint32], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+]:
+    """
+    Sort extents by file and offset, and make runs of near neighbours, part by part.
+
+    Returns the five columns in their new order, the edges of the runs, and the bounds of
+    each part's runs. A run belongs to the first part that wants one of its extents.
+    """
+
 def gather(
     source: Annotated[
         NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from . import limits
+from . import _core
 
 T = TypeVar("T")
 Int = npt.NDArray[np.int64]
@@ -81,16 +81,6 @@ def make_tuples(kind: type[T], rows: Iterable[tuple[Any, ...]]) -> list[T]:
     return list(map(tuple.__new__, itertools.repeat(kind), rows))  # type: ignore[arg-type]
 
 
-def rotation_start(reader: int, readers: int, targets: int) -> int:
-    """Return the target at which a reader starts, so that none queue.
-
-    A reader goes on in order, and from the last target to the first. If all readers go through all
-    targets in that way, one target at a time, it takes max(readers, targets) turns, the fewest. If
-    all started at the first target, it would take readers + targets - 1.
-    """
-    return reader * targets // readers
-
-
 def separate(placed: Placed, bounds: Int) -> list[Requests]:
     """Make one run of each extent, in the given order; part k is extents bounds[k]:bounds[k+1].
 
@@ -123,97 +113,16 @@ def merge(
     one of its extents, so part k is complete once the requests 0..k are. Returns one `Requests`
     for each of the `parts`, its runs in ascending file and offset.
 
-    turn:  number of this reader, and of all readers. Runs go from `rotation_start` on, and the
-           runs before it come last.
+    turn:  number of this reader, and of all readers. Reader r of n begins r/n of the way through
+           the runs, and those before that come last: so that none queue.
     """
-    if len(placed.file) == 0:
-        return separate(placed, np.zeros(parts + 1, np.int64))
-    count = len(placed.file)
-    order = _sort_by_storage(placed)
-    starts = _find_run_starts(
-        placed.file[order], placed.offset[order], placed.length[order], gap_bytes
-    )
-    first = rotation_start(*turn, len(starts))
-    wanted = placed.part[order]
-    if len(starts) == count:  # nothing to merge: runs are extents
-        order = order[_sort_by_part(wanted, first)]
-        edges = np.arange(count + 1, dtype=np.int64)
-        per_part = np.bincount(wanted, minlength=parts)
-    else:
-        wanted = np.minimum.reduceat(wanted, starts)
-        by_part = _sort_by_part(wanted, first)
-        sizes = np.diff(starts, append=count)[by_part]
-        edges = np.concatenate([[0], np.cumsum(sizes)])
-        # Move whole runs: each extent by as much as its run.
-        order = order[np.arange(count) + np.repeat(starts[by_part] - edges[:-1], sizes)]
-        per_part = np.bincount(wanted, minlength=parts)
-    file, offset, length, part, target = (
-        placed.file[order],
-        placed.offset[order],
-        placed.length[order],
-        placed.part[order],
-        placed.target[order],
-    )
-    last_runs = np.concatenate([[0], np.cumsum(per_part)])
-    rows = cut(edges[last_runs])
-    pairs = itertools.pairwise(last_runs.tolist())
-    columns = (
-        map(file.__getitem__, rows),
-        map(offset.__getitem__, rows),
-        map(length.__getitem__, rows),
-        map(part.__getitem__, rows),
-        map(target.__getitem__, rows),
-        [edges[first : last + 1] - edges[first] for first, last in pairs],
-    )
-    return make_tuples(Requests, zip(*columns, strict=True))
-
-
-def _sort_by_part(wanted: FileIds, first: int) -> npt.NDArray[np.intp]:
-    """Sort runs by part; within a part from run `first` on, and those before it at the end."""
-    # numpy sorts 16-bit keys many times faster.
-    small = wanted.astype(np.uint16) if int(wanted.max()) < 1 << 16 else wanted
-    if first == 0:
-        return np.argsort(small, kind="stable")
-    return (np.argsort(np.roll(small, -first), kind="stable") + first) % len(small)
-
-
-def _sort_by_storage(placed: Placed) -> npt.NDArray[np.intp]:
-    """Sort by ascending file and offset.
-
-    Both are one key if they fit into 63 bits, which sorts several times faster than two keys.
-    """
-    file, offset = placed.file, placed.offset
-    files = int(file.max())
-    if files == 0:
-        return np.argsort(offset)
-    offset_bits = int(offset.max()).bit_length()
-    if files.bit_length() + offset_bits <= 63:
-        return np.argsort((file.astype(np.int64) << offset_bits) | offset)
-    return np.lexsort((offset, file))
-
-
-def _find_run_starts(
-    file: FileIds, offset: Int, length: Int, gap_bytes: int
-) -> npt.NDArray[np.intp]:
-    """Find the starts of runs among sorted extents."""
-    end = offset + length
-    # As unsigned numbers overlaps, which cannot share a read, are the largest gaps.
-    split = (offset[1:] - end[:-1]).view(np.uint64) > gap_bytes
-    if file[0] != file[-1]:
-        split |= file[1:] != file[:-1]
-    starts = np.concatenate([[0], np.flatnonzero(split) + 1])
-    if len(starts) == len(file):
-        return starts
-    # Cut runs that are too long, at multiples of the limits from where each began.
-    sizes = np.diff(starts, append=len(file))
-    nth = np.arange(len(file)) - np.repeat(starts, sizes)
-    origin = np.repeat(offset[starts], sizes)
-    last = (end - origin - 1) // limits.run_bytes_max
-    piece = np.maximum(nth // limits.run_extents_max, last)
-    split |= piece[1:] != piece[:-1]
-    # An extent across such a multiple is alone: what follows it ends as far as a whole limit later.
-    split |= (last > (offset - origin) // limits.run_bytes_max)[:-1]
-    return np.concatenate([[0], np.flatnonzero(split) + 1])
+    merged = _core.merge_extents(*placed, parts, gap_bytes, *turn)
+    columns, (edges, part_runs) = merged[:5], merged[5:]
+    rows = cut(edges[part_runs])
+    pairs = itertools.pairwise(part_runs.tolist())
+    runs = [edges[first : last + 1] - edges[first] for first, last in pairs]
+    parted = (map(column.__getitem__, rows) for column in columns)
+    return make_tuples(Requests, zip(*parted, runs, strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

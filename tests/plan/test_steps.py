@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import limits
+from penstock._core import merge_extents
 from penstock.errors import UsageError
-from penstock.extent import Placed, Requests, merge, rotation_start, separate
+from penstock.extent import Placed, Requests, merge, separate
 from penstock.order.order import Order
 from penstock.plan.batch_layout import FieldRows
 from penstock.plan.steps import Steps, plan_steps
+from tests.plan import merge_numpy
+from tests.plan.merge_numpy import rotation_start
 
 
 @st.composite
@@ -154,6 +157,40 @@ def test_merge_keeps_every_extent(case: tuple[Placed, int], gap: int) -> None:
             ends = r.offset[a:b] + r.length[a:b]
             gaps = r.offset[a + 1 : b] - ends[:-1]
             assert np.all((gaps >= 0) & (gaps <= gap))
+
+
+@given(placed_extents(), st.integers(0, 100), st.integers(1, 9), st.data())
+def test_merge_is_that_of_numpy(
+    case: tuple[Placed, int], gap: int, readers: int, data: st.DataObject
+) -> None:
+    """Column by column, in one sequence; also of many files, and of offsets of all sizes."""
+    placed, parts = case
+    turn = data.draw(st.integers(0, readers - 1)), readers
+    scale = data.draw(st.sampled_from([1, 512, 1 << 20, 1 << 45]))
+    file = placed.file * np.uint32(data.draw(st.sampled_from([0, 1, 1 << 28])))
+    placed = placed._replace(file=file, offset=placed.offset * scale, length=placed.length * scale)
+    made = merge_extents(*placed, parts, gap * scale, *turn)
+    for ours, wanted in zip(made, merge_numpy.merge(placed, parts, gap * scale, turn), strict=True):
+        assert ours.tolist() == wanted.tolist()
+
+
+def test_merge_of_a_window_is_that_of_numpy() -> None:
+    """As many extents as a window has, neighbours and strangers, above both limits of a run."""
+    random = np.random.default_rng(0)
+    for files, span, length in ((1, 9_000, 4096), (40, 9_000, 60_000), (3, 1 << 40, 2 << 20)):
+        count = 8_192
+        place = random.integers(0, span, count)
+        placed = Placed(
+            random.integers(0, files, count).astype(np.uint32),
+            place * (length if span < 1 << 20 else 1),
+            random.integers(length // 2, length + 1, count),
+            random.integers(0, 32, count).astype(np.uint32),
+            np.arange(count),
+        )
+        for gap in (0, 16 << 10):
+            made = merge_extents(*placed, 32, gap, 2, 5)
+            for ours, wanted in zip(made, merge_numpy.merge(placed, 32, gap, (2, 5)), strict=True):
+                assert (ours == wanted).all()
 
 
 @given(placed_extents(), st.integers(0, 100), st.data())

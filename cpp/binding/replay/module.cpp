@@ -65,5 +65,5 @@ NB_MODULE(_replay, m) {
            "End the calls of `perform` on all threads after the operation under way.")
       .def_prop_ro("unrecorded_opens",
                    [](ReplayHandle& self) { return (*self).unrecorded_opens(); },
-                   "CheckedFiles that were opened although no operation of the trace opens them.");
+                   "Files that were opened although no operation of the trace opens them.");
 }
