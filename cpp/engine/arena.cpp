@@ -142,15 +142,17 @@ void Arena::free_kept(std::size_t incoming_bytes) {
 void Arena::hand_over(const std::byte* data) noexcept {
   if (is_inherited()) return;
   const std::lock_guard lock(mutex_);
-  take_from_ahead(data);
+  if (const std::size_t bytes = take_from_ahead(data); bytes != 0) latest_bytes_ = bytes;
 }
 
-// With the lock.
-void Arena::take_from_ahead(const std::byte* data) noexcept {
+// With the lock; the bytes of the block, 0 if it is not ahead.
+std::size_t Arena::take_from_ahead(const std::byte* data) noexcept {
   const auto found = ahead_.find(data);
-  if (found == ahead_.end()) return;
-  ahead_bytes_ -= found->second;
+  if (found == ahead_.end()) return 0;
+  const std::size_t bytes = found->second;
+  ahead_bytes_ -= bytes;
   ahead_.erase(found);
+  return bytes;
 }
 
 void Arena::give_back(Piece piece) noexcept {
@@ -191,7 +193,10 @@ bool Arena::has_room(const std::vector<std::size_t>& blocks, std::int64_t reserv
   if (is_inherited()) return true;
   const std::lock_guard lock(mutex_);
   const auto most = static_cast<std::int64_t>(bytes_max_);
-  std::int64_t bytes = static_cast<std::int64_t>(ahead_bytes_) + reserved_bytes;
+  const std::size_t handed = lent_bytes_ - ahead_bytes_;
+  const std::size_t older = handed - std::min(handed, latest_bytes_);
+  std::int64_t bytes = static_cast<std::int64_t>(ahead_bytes_ + std::min(older, latest_bytes_)) +
+                       reserved_bytes;
   for (const std::size_t each : blocks) {
     if (each > bytes_max_ || bytes > most) return false;  // so that no sum overflows
     bytes += static_cast<std::int64_t>(round_up(each, bytes_max_));

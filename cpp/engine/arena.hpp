@@ -1,9 +1,10 @@
 // Batch memory: taken from the system once, touched once, recycled.
 //
 // Fresh memory is slow at its first touch (0.2 to 2 GB/s on virtual machines), so blocks that come
-// back are kept, and the latest one back goes out first, while caches hold it. Blocks that the user
-// has do not count. The others, lent or kept, take no more than the bound and one block, as long as
-// those that are lent keep within it: what is kept makes room for them.
+// back are kept, and the latest one back goes out first, while caches hold it. The block that the
+// user got last does not count, nor do those that are collected. The others, lent or kept, take no
+// more than the bound and one block, as long as those that are lent keep within it: what is kept
+// makes room for them.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +55,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void set_bytes_max(std::size_t bytes_max);
   std::size_t bytes_max() const;
   // True if blocks of these sizes, and the reserved bytes, fit the bound besides what is lent and
-  // not handed over; fewer than 0 are reserved where some of that does not count.
+  // not handed over, and one block that the user has from before the last: a loop drops it once it
+  // has the next. Fewer than 0 bytes are reserved where some of that does not count.
   bool has_room(const std::vector<std::size_t>& blocks, std::int64_t reserved_bytes) const;
   std::size_t kept_bytes() const;
   std::size_t lent_bytes() const;   // the user's included
@@ -73,7 +75,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   Block lend(Piece piece);
   bool is_above(std::size_t incoming_bytes) const;
   void free_kept(std::size_t incoming_bytes = 0);
-  void take_from_ahead(const std::byte* data) noexcept;
+  std::size_t take_from_ahead(const std::byte* data) noexcept;
 
   void give_back(Piece piece) noexcept;
 
@@ -86,6 +88,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::size_t kept_bytes_ = 0;
   std::size_t lent_bytes_ = 0;
   std::size_t ahead_bytes_ = 0;
+  std::size_t latest_bytes_ = 0;  // of the block that was handed over last
   std::size_t lent_blocks_ = 0;
 };
 

@@ -295,3 +295,27 @@ def test_lower_budget_holds_within_the_steps_that_were_requested(tmp_path: Path)
             assert arena.kept_bytes == 0 or arena.ahead_bytes <= 2_000_000
         next(steps)
         assert arena.ahead_bytes + arena.kept_bytes <= 3_100_000
+
+
+@pytest.mark.parametrize("record_bytes", [1000, 4096, 65_536])
+@pytest.mark.parametrize("budget_mib", [4, 8, 16])
+def test_a_loop_has_one_step_besides_the_budget(
+    tmp_path: Path, record_bytes: int, budget_mib: int
+) -> None:
+    """Lent and kept, what the loop has included: also while it has one batch and gets the next."""
+    batch = (1 << 20) // record_bytes + 5
+    (tmp_path / "records.bin").write_bytes(bytes(25 * batch * record_bytes))
+    dataset = penstock.open(tmp_path / "records.bin", record_bytes=record_bytes, index="memory")
+    block_bytes = batch * record_bytes * 9 / 8  # sizes are rounded up by an eighth at most
+    budget = penstock.Budget(readahead_bytes=budget_mib * MIB)
+    worst_bytes = 0
+    with Loader(dataset, batch, budget=budget, rank=0, world_size=1) as loader:
+        iterator = iter(loader)
+        latest = next(iterator)
+        for _ in range(23):
+            latest = next(iterator)
+            arena = loader._arena
+            assert arena is not None
+            worst_bytes = max(worst_bytes, arena.lent_bytes + arena.kept_bytes)
+    assert budget.readahead_bytes / 2 < worst_bytes <= budget.readahead_bytes + block_bytes
+    assert latest is not None

@@ -92,6 +92,20 @@ void counts_what_is_ahead() {
   CHECK(arena->kept_bytes() == 0 && arena->lent_bytes() == mib && !arena->has_room({1}, 0));
 }
 
+// A loop holds one block while it gets the next; what is collected beyond these does not count.
+void counts_what_a_loop_holds() {
+  const auto arena = std::make_shared<Arena>(4 * mib);
+  std::vector<Block> users;
+  for (int i = 0; i < 5; ++i) {
+    users.push_back(arena->take(mib));
+    CHECK(arena->has_room({3 * mib}, 0) == (i < 2));
+    arena->hand_over(users.back().data());
+    CHECK(arena->has_room({4 * mib}, 0) == (i == 0) && arena->has_room({3 * mib}, 0));
+  }
+  while (users.size() > 1) users.pop_back();
+  CHECK(arena->has_room({4 * mib}, 0) && arena->lent_bytes() == mib);
+}
+
 void outlived_by_blocks() {
   auto arena = std::make_shared<Arena>(64 * mib);
   const Block block = arena->take(mib);
@@ -145,6 +159,7 @@ int main() {
   refuses_the_impossible();
   keeps_within_bounds();
   counts_what_is_ahead();
+  counts_what_a_loop_holds();
   outlived_by_blocks();
   works_after_fork();
   many_threads();
