@@ -283,7 +283,7 @@ def test_what_does_not_fit() -> None:
         Steps(100, 10, 2, assignment="balanced")
     with pytest.raises(UsageError, match="assignment='strided' with balance"):
         Steps(100, 10, 2, balance=balance)
-    with pytest.raises(UsageError, match=r"to 4 ranks evenly: use global batches of 8 or 12"):
+    with pytest.raises(UsageError, match=r"to 4 ranks, and a global batch has 10: use 8 or 12"):
         Steps(100, 10, 4, assignment="balanced", balance=balance)
     steps = Steps(100, 10, 2, assignment="balanced", balance=balance)
     with pytest.raises(AssertionError, match="not on positions"):

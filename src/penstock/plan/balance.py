@@ -172,5 +172,5 @@ def check_balance(global_batch: int, world_size: int) -> None:
     if global_batch % world_size:
         below = global_batch - global_batch % world_size
         batches = f"{below or world_size} or {below + world_size} samples"
-        what = f"assignment='balanced' cannot deal {global_batch} samples to {world_size} ranks"
-        raise UsageError(f"{what} evenly: use global batches of {batches}, or 'strided'")
+        what = f"assignment='balanced' deals equally to {world_size} ranks, and a global batch"
+        raise UsageError(f"{what} has {global_batch}: use {batches}, or 'strided'")
