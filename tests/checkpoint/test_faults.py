@@ -74,6 +74,16 @@ def test_damage_names_the_piece(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_a_link_is_no_shard(tmp_path: Path) -> None:
+    """Nor where it leads to the very bytes: what is there could be removed or changed elsewhere."""
+    saved(tmp_path, 5)
+    path = Path(Folder(tmp_path).entry().path) / "rank-0.shard"
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FormatError, match=r"rank-0.shard is damaged: it is a symbolic link"):
+        load(tmp_path)
+
+
 def test_the_one_before_is_offered(tmp_path: Path) -> None:
     """A damaged checkpoint is skipped only on request; the error names the one before."""
     saved(tmp_path, 5, 6)

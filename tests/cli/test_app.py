@@ -57,6 +57,29 @@ def test_a_full_disk_is_one_line(arguments):
     )
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["formats"], ["inspect", "é"]])
+def test_any_output_takes_any_text(tmp_path, arguments):
+    """Outputs that are closed, of a small encoding, or whose reader has left after a line."""
+    (tmp_path / "é").mkdir()
+    (tmp_path / "é" / os.fsdecode(b"\xff.bin")).write_bytes(b"x")
+    command = [sys.executable, "-m", "penstock", *arguments]
+    for closed in ([1], [2], [1, 2]):
+        done = subprocess.run(
+            command, cwd=tmp_path, preexec_fn=lambda closed=closed: [os.close(fd) for fd in closed]
+        )
+        assert done.returncode == 0
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
 def test_version():
     """The version alone, for scripts and reports of faults."""
     assert run("--version").stdout == f"penstock {penstock.__version__}\n"

@@ -52,6 +52,10 @@ def test_verify(folder: Path) -> None:
     assert "whole" in run("checkpoint", "verify", folder, "--step", 20).stdout
     said = json.loads(run("checkpoint", "verify", folder, "--json", code=1).stdout)
     assert [row["damage"] is None for row in said["checkpoints"]] == [True, True, False]
+    (folder / "none").mkdir()
+    for more in ((), ("--json",)):
+        missing = run("checkpoint", "verify", folder / "none", *more, code=1).stderr
+        assert f"no checkpoint in {folder / 'none'}" in missing
 
 
 def test_prune(folder: Path) -> None:

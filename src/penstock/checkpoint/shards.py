@@ -420,7 +420,9 @@ class _File(NamedTuple):
 def open_shard_file(path: str) -> Iterator[ShardSource]:
     """Open a shard in a file. MissingError if there is none."""
     with translate_read_errors(path):
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if os.path.islink(path):
+            raise build_damage_error(path, "it is a symbolic link, which penstock does not make")
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             yield _File(file)
         finally:

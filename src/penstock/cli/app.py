@@ -10,6 +10,7 @@ import errno
 import importlib
 import inspect
 import os
+import select
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -194,6 +195,9 @@ app = make_app(
 
 def main() -> None:
     """Run the command line and exit."""
+    _prepare_output()
+    output = select.poll()
+    output.register(os.dup(1), 0)
     try:
         try:
             app()
@@ -211,11 +215,34 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)  # 128 + SIGINT
-    except BrokenPipeError:  # the reader of our output has seen enough
-        sys.stderr.close()
+    except SystemExit as end:
+        # Libraries of the output end the process, with 1, if the reader has seen enough.
+        if end.code != 1 or not output.poll(0):
+            raise
+        _drop_output()
         sys.exit(141)  # 128 + SIGPIPE
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EPIPE):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python's end would try it again
+        _drop_output()
+        if error.errno == errno.EPIPE:
+            sys.exit(141)
         sys.exit(f"penstock: cannot write the output: {error.strerror}: make room for it")
+
+
+def _prepare_output() -> None:
+    """Let any text be printed: outputs that are closed take it, and so does any encoding."""
+    while os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC) <= 2:
+        pass  # a file that is opened later is no output
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        else:
+            is_utf8 = stream.encoding.lower() in ("utf-8", "utf8")
+            stream.reconfigure(errors="backslashreplace" if is_utf8 else "replace")
+
+
+def _drop_output() -> None:
+    """Write no more: Python's end would try it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import DataError, FormatError
+from ..errors import DataError, FormatError, MissingError
 from . import console
 from .app import HelpedCommand, HelpedGroup
 from .console import explain_interrupt
@@ -78,7 +78,8 @@ def verify(
     step: int | None = setting(None, "Of this step alone."),
     as_json: AsJson = False,
 ) -> None:
-    """Read every byte and compare it with its checksum. Exit code 1 where one is damaged.
+    """Read every byte and compare it with its checksum. Exit code 1 if one is damaged, or none is
+    there.
 
     Examples:
 
@@ -107,6 +108,8 @@ def verify(
     for row in () if as_json else rows:
         how = row["damage"] or f"whole, {format_bytes(row['bytes'])} read"
         console.show(f"step {row['step']}: {console.escape(how)}")
+    if not rows:
+        raise MissingError(f"no checkpoint in {place.path}: give the folder that saves were given")
     if bad:
         count = f"{len(bad)} of {len(rows)} checkpoints"
         raise FormatError(f"{count} are damaged: load another, then remove them")
