@@ -116,6 +116,13 @@ def test_inspect_shows_and_writes_nothing(photos):
     assert not os.path.exists(f"{photos}.penstock")
 
 
+def test_inspect_says_what_is_unpacked_together(tmp_path):
+    """Of compressed lines the bytes are those stored, and the lines of a frame come together."""
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n' * 900))
+    text = " ".join(run("inspect", tmp_path / "x.jsonl.gz").stdout.split())
+    assert "a sample on average as stored; 900 are unpacked together, for one as well" in text
+
+
 def test_inspect_as_json(photos, tmp_path):
     """The same as one JSON object."""
     run("index", photos)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.dataset.fields import Ragged
 from penstock.errors import UsageError
 
 ROWS = 37
@@ -189,3 +190,16 @@ def test_batches_are_trees_of_jax(
         int(b["data"].sum()) for b in penstock.Loader(records, 8, drop_last=True)
     ]
     assert traced._cache_size() == 1  # another step is not another program
+
+
+def test_rows_are_shown() -> None:
+    """A Ragged shows its first values, nested ones too, and whatever its values are."""
+    rows = Ragged(np.arange(9), np.array([0, 2, 2, 8, 9]))
+    assert repr(rows) == "Ragged(4 rows, 72 bytes: [0, 1], [], [2, 3, 4, 5, ...], ...)"
+    nested = Ragged(rows, np.array([0, 1, 4]))
+    assert repr(nested) == "Ragged(2 rows, 72 bytes: [[0, 1]], [[], [2, 3, 4, 5, ...], [8]])"
+    torch = pytest.importorskip("torch")
+    tensors = Ragged(torch.tensor([1.5, 2]), torch.tensor([0, 1, 2]))
+    assert repr(tensors) == "Ragged(2 rows, 8 bytes: [1.5], [2.0])"
+    absent = Ragged(torch.empty(2, device="meta"), torch.tensor([0, 2]))
+    assert repr(absent).startswith("Ragged(1 rows, 8 bytes: ")

@@ -201,10 +201,11 @@ def _show(dataset: Dataset, states: dict[str, str], changed: list[str], verify: 
             kind = (
                 f"{'nested ' if field.levels else ''}lists of {field.dtype} {list(field.element)}"
             )
-        console.show(
-            f"field {console.escape(repr(field.name))}: {console.escape(kind)}, "
-            f"{format_bytes(layout.total_bytes / max(1, index.count))} a sample on average"
-        )
+        mean = f"{format_bytes(layout.total_bytes / max(1, index.count))} a sample on average"
+        if isinstance(layout, Chunked):
+            together = -(-index.count // max(1, layout.chunks.count))
+            mean += f" as stored; {together:,} are unpacked together, for one as well"
+        console.show(f"field {console.escape(repr(field.name))}: {console.escape(kind)}, {mean}")
     for attribute in index.attributes:
         kind = attribute.kind
         if kind == "numbers":

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine.protocol import Buffer
-from ..errors import FormatError, LimitError
+from ..errors import FormatError, LimitError, UsageError
 from ..extent import Int
 from ..index import codecs
 from ..index.concat import JointChunks, split_by_part
@@ -87,7 +87,17 @@ class Ragged:
         return self.values.device
 
     def __repr__(self) -> str:
-        return f"Ragged({len(self)} rows, {self.nbytes:,} bytes)"
+        try:
+            rows = [*map(_show_row, self[: min(3, len(self))]), *["..."] * (len(self) > 3)]
+        except Exception as error:  # of values that cannot be looked at, as while JAX traces
+            rows = [type(error).__name__]
+        return f"Ragged({len(self)} rows, {self.nbytes:,} bytes: {', '.join(rows)})"
+
+
+def _show_row(row: Any) -> str:
+    """Show the first values of a row."""
+    values = [*map(_show_row, row[:4])] if isinstance(row, Ragged) else map(str, row[:4].tolist())
+    return f"[{', '.join([*values, *['...'] * (len(row) > 4)])}]"
 
 
 def describe_row(index: Index, planned: StepPlan, row: int, number: int = 0) -> str:
@@ -378,6 +388,8 @@ def _decode_rows(
         row = int(at[np.argmax(places.number[places.chunk] == error.chunk)])
         what = f"row {error.row}, sample {int(layout.first[error.chunk]) + error.row:,} of the data"
         raise FormatError(f"{locate(row)}: {what}: {error}") from None
+    except UsageError:  # a library is not installed
+        raise
     except ValueError as error:
         where = f"{locate(int(at[0]))}, or another chunk of this step"
         fault = f"cannot be decoded as {field.codec.name}: {error}"

@@ -120,7 +120,7 @@ class _StackColumn:
             what = (
                 f"{self._where} is {actual} but {rows.dtype} {rows.shape[1:]} in the first sample"
             )
-            raise CollateError(f"{what} of the batch: make decode return one shape")
+            raise CollateError(f"{what}: make decode return one shape, or collate by penstock.pad")
         rows[row] = array
 
     def result(self) -> Any:

@@ -105,6 +105,7 @@ class Loader:
                   see `penstock.Cache`. All ranks must start to iterate.
     as_tuple:     names of fields: batches are tuples of these, as torch's are, and have no ids.
     budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
+    num_workers:  torch's name: refused, with what to give instead.
 
     A `Batch` is yielded, a dict of fields with ids, step and epoch; where `decode` returns no dict,
     or `collate` makes none, the list or array that collation gives. An exception of `decode` is
@@ -140,7 +141,11 @@ class Loader:
         budget: Budget | None = None,
         block: int = 256,
         group: int = 64,
+        num_workers: None = None,
     ) -> None:
+        if num_workers is not None:
+            what = "give decode_threads=, or use penstock.torch.DataLoader"
+            raise UsageError(f"num_workers is {num_workers!r}, and a Loader has none: {what}")
         if not isinstance(dataset, Dataset):
             what = f"a {type(dataset).__name__}: give what penstock.open() returns"
             raise UsageError(f"dataset is {what} (torch datasets go to penstock.torch.DataLoader)")

@@ -214,3 +214,21 @@ def test_a_claimed_size_is_seen_before_it_is_allocated(name, size):
         compressed = compressed._replace(data=memoryview(bytes(stored)))
         with pytest.raises(ValueError, match="claims"):
             decode_zarr(options, compressed)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+def test_types(version, tmp_path):
+    """Bytes of one length are read; structures, dates and texts are refused by their names."""
+    rows = np.array([b"a", b"bc", b""])
+    zarr.create_array(tmp_path / "bytes", data=rows, zarr_format=version)
+    assert_rows(penstock.open(tmp_path / "bytes", index="memory"), {"data": rows})
+    for name, array, wanted in (
+        ("struct", np.zeros(2, [("a", ">f4"), ("b", ">i4")]), "struct"),
+        ("date", np.array(["2020-01-01", "2021-01-01"], "M8[D]"), "datetime64"),
+        ("time", np.array([1, 2], "m8[s]"), "timedelta64"),
+        ("text", np.array(["a", "bc"]), "U2|utf32"),
+    ):
+        zarr.create_array(tmp_path / name, data=array, zarr_format=version)
+        with pytest.raises(FormatError, match=rf"is of type \S*\s?\S*({wanted}).*: write numbers"):
+            penstock.open(tmp_path / name, index="memory")

@@ -217,6 +217,8 @@ def _read_zstd_frame(source: StoreFile, window: FileWindow, at: int) -> Frame:
     end += flags & 4
     try:
         plain = codec.unpack_frame(window.view(at, end - at), limits.line_frame_bytes_max)
+    except UsageError:  # its library is not installed
+        raise
     except ValueError as error:
         # Frames that say their size are refused by it, others once they make more.
         if "bytes expected" in str(error) or "claims to decode" in str(error):

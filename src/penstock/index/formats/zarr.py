@@ -204,11 +204,12 @@ def _read_array(store: Store, path: str) -> ZarrArray:
     try:
         array = (_parse_version_2 if errors[0] else _parse_version_3)(document)
         array.name, array.meta, array.where = name, meta, where
-        if array.dtype.hasobject or array.dtype.kind not in "iufcbS" or not array.dtype.itemsize:
-            raise ValueError(f"type {array.dtype} has no fixed place: convert it")
         for config in array.codecs:
             codec.check_codec(config)
         _ = array.codec_options
+    except _UnreadTypeError as error:
+        remedy = "write numbers, or bytes of one length; of dates, .view('int64')"
+        raise FormatError(f"{where} is of type {error}, which is not read: {remedy}") from None
     except _MALFORMED as error:
         raise FormatError(f"{where} is malformed ({error!r}): write the array again") from None
     except OverflowError:
@@ -224,14 +225,14 @@ def _read_array(store: Store, path: str) -> ZarrArray:
 
 def _parse_version_2(document: Any) -> ZarrArray:
     shape = _check_sizes(document["shape"])
-    if document["zarr_format"] != 2 or not isinstance(document["dtype"], str):
-        raise ValueError(f"version {document['zarr_format']!r}, type {document['dtype']!r}")
+    if document["zarr_format"] != 2:
+        raise ValueError(f"version {document['zarr_format']!r}")
     order = tuple(range(len(shape)))
     codecs = [*(document.get("filters") or []), *filter(None, [document.get("compressor")])]
     return ZarrArray(
         shape,
         _check_sizes(document["chunks"]),
-        np.dtype(document["dtype"]),
+        _find_type(document["dtype"]),
         order if document.get("order", "C") == "C" else order[::-1],
         [{**config, "id": str(config["id"])} for config in codecs],
         _check_separator(document.get("dimension_separator", ".")),
@@ -251,7 +252,7 @@ def _parse_version_3(document: Any) -> ZarrArray:
     array = ZarrArray(
         shape,
         _check_sizes(document["chunk_grid"]["configuration"]["chunk_shape"]),
-        np.dtype(_TYPES[document["data_type"]]),
+        _find_type(document["data_type"], _TYPES),
         tuple(range(len(shape))),
         [],
         _check_separator(separator),
@@ -290,6 +291,31 @@ def _parse_version_3(document: Any) -> ZarrArray:
     if not packed:
         raise ValueError("the codecs do not end in bytes")
     return array
+
+
+class _UnreadTypeError(Exception):
+    """A type of values that is not read."""
+
+
+def _find_type(given: Any, named: Mapping[str, str] | None = None) -> np.dtype[Any]:
+    """Return the dtype of a type.
+
+    named:  of version 3, types by their names; in version 2 numpy names them.
+    """
+    name: Any = given
+    settings: Any = {}
+    if isinstance(given, Mapping):
+        name, settings = given["name"], given.get("configuration") or {}
+    if named is not None and name == "null_terminated_bytes":
+        return np.dtype(f"S{_check_sizes([settings['length_bytes']])[0]}")
+    if not isinstance(name, str):
+        raise _UnreadTypeError("a structure")
+    if named is not None and name not in named:
+        raise _UnreadTypeError(name)
+    dtype = np.dtype(name if named is None else named[name])
+    if dtype.hasobject or dtype.kind not in "iufcbS" or not dtype.itemsize:
+        raise _UnreadTypeError(str(dtype))
+    return dtype
 
 
 def _check_sizes(values: Any) -> tuple[int, ...]:
