@@ -90,7 +90,9 @@ def broker(
             host = gethostname() if name is None else name
             above = Upstream(Address(upstream), key, host, resources.bytes_per_s)
     with Broker(path, ledger, group=group, listen=outer, upstream=above) as serving:
-        signal.signal(signal.SIGTERM, lambda *_: serving.stop())
+        for end in {signal.SIGTERM, signal.SIGHUP}:
+            if signal.getsignal(end) != signal.SIG_IGN:  # as nohup ignores the latter
+                signal.signal(end, lambda *_: serving.stop())
         limit = "" if bytes_per_s is None else f" and {resources.bytes_per_s / 1e6:,.0f} MB/s"
         say(f"dividing {resources.cores:g} cores{limit} among jobs, at {path}")
         serving.serve()

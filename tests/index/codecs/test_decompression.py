@@ -155,9 +155,11 @@ twice = [[1, 0, [6], ""], [32004, 0, [0], ""]]
 inner = (16).to_bytes(8, "big") + bytes(4)
 check_refused("two", lambda: arrays._undo_last_filters(memoryview(inner), twice, 0, 16, 1))
 
-limits.undeclared_chunk_bytes_max = 4 * MIB
 options = {"leaves": 1, "leaf": 0, "dtype": None, "whole": False}
-check_refused("litdata", lambda: decompression.decode_leaves(options, chunk(bombs["zstd"])))
+for whole in (False, True):
+    options["whole"] = whole
+    check_refused("litdata", lambda: decompression.decode_leaves(options, chunk(bombs["zstd"])))
+options["whole"] = False
 lie = bytearray(zstandard.compress(bytes(70_000)))
 lie[8] = 0x3F  # of the size that the frame announces
 limits.undeclared_chunk_bytes_max = 4096 * MIB

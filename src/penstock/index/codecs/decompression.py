@@ -25,6 +25,7 @@ METHODS = frozenset(["bz2", "gzip", "lzma", "zlib", "zstd"])
 
 _block_bytes = 128 * 1024  # most that a block of Zstandard decodes to; it takes four bytes or more
 _step_bytes = 1 << 20
+_usual_expansion = 64  # what makes more is looked through first: it may be a few bytes that lie
 _dictionary_bytes = 80 << 20  # what xz -9 needs, besides the data
 
 
@@ -179,6 +180,37 @@ def find_lines(text: bytes) -> tuple[Any, Any]:
     return np.asarray(columns["offset"]), np.asarray(columns["length"])
 
 
+def _measure_leaves(compressed: CompressedChunk, leaves: int, is_whole: bool) -> int:
+    """Measure what a chunk of LitData may decode to; ValueError if its samples end before it does.
+
+    If it could be much, it is looked through in small memory: samples say their sizes.
+    """
+    data, samples = compressed.data, compressed.samples
+    most = min(limits.undeclared_chunk_bytes_max, compute_expansion_max("zstd", len(data)))
+    library = load_zstandard()
+    try:
+        announced = library.frame_content_size(data)
+        if -1 < announced <= _step_bytes + _usual_expansion * len(data):
+            return most
+        with library.ZstdDecompressor().stream_reader(data) as stream:
+            if is_whole:
+                count, *_, end = struct.unpack(f"<{samples + 2}I", stream.read(4 * (samples + 2)))
+                if count != samples:
+                    raise ValueError(f"it holds {count:,} samples, and {samples:,} are expected")
+                return min(most, int(end))
+            end = 0
+            for _ in range(samples):
+                size = sum(struct.unpack(f"<{leaves}I", stream.read(4 * leaves)))
+                end += 4 * leaves + size
+                while size and (piece := stream.read(min(size, _step_bytes))):
+                    size -= len(piece)
+            if stream.read(1):
+                raise ValueError(f"samples end at byte {end:,}, and more is compressed")
+            return min(most, end)
+    except (library.ZstdError, struct.error) as error:
+        raise ValueError(str(error)) from None
+
+
 def decode_leaves(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode one leaf of each sample of LitData: frames of several samples, or whole chunks.
 
@@ -186,8 +218,9 @@ def decode_leaves(options: Mapping[str, Any], compressed: CompressedChunk) -> De
     leaves. In a whole chunk they follow its table. Options: `leaves`, their number, `leaf`, the
     number of the wanted one, `dtype` of a leaf of one number, else None, and `whole`.
     """
-    data = decompress("zstd", compressed.data, limits.undeclared_chunk_bytes_max)
     leaves, leaf = int(options["leaves"]), int(options["leaf"])
+    expected = _measure_leaves(compressed, leaves, bool(options["whole"]))
+    data = decompress("zstd", compressed.data, expected)
     head = struct.Struct(f"<{leaves}I")
     at = 4 * (compressed.samples + 2) if options["whole"] else 0
     start, end = np.empty(compressed.samples, np.int64), np.empty(compressed.samples, np.int64)
