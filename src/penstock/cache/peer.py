@@ -379,7 +379,7 @@ class Peer:
         self._require_open()
         asked = self._requests.get(number)
         if asked is None:
-            raise UsageError(f"there is no open request {number}: answer each once, by number")
+            raise UsageError(f"there is no open request {number}: answer each request once")
         lengths = asked.request.lengths
         mask = np.zeros(len(lengths), np.bool_)
         refused = np.asarray(refused)
