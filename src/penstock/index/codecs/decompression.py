@@ -194,10 +194,10 @@ def _measure_leaves(compressed: CompressedChunk, leaves: int, is_whole: bool) ->
             return most
         with library.ZstdDecompressor().stream_reader(data) as stream:
             if is_whole:
-                count, *_, end = struct.unpack(f"<{samples + 2}I", stream.read(4 * (samples + 2)))
-                if count != samples:
-                    raise ValueError(f"it holds {count:,} samples, and {samples:,} are expected")
-                return min(most, int(end))
+                table = struct.unpack(f"<{samples + 2}I", stream.read(4 * (samples + 2)))
+                if table[0] != samples:
+                    raise ValueError(f"it holds {table[0]:,} samples, and {samples:,} are expected")
+                return min(most, int(table[-1]))
             end = 0
             for _ in range(samples):
                 size = sum(struct.unpack(f"<{leaves}I", stream.read(4 * leaves)))
