@@ -24,6 +24,8 @@
 #include <string_view>
 #include <thread>
 
+#include "ground/leftovers.hpp"
+
 namespace penstock {
 namespace {
 
@@ -247,7 +249,7 @@ class Scanner {
   }
 
   bool is_wanted(std::string_view name, unsigned char type) const {
-    if (name.front() == '.' || ends_with(name, ".penstock")) return false;
+    if (is_left_over(name) || ends_with(name, ".penstock")) return false;
     if (type == DT_REG) return has_extension(name);
     return type == DT_DIR || type == DT_LNK || type == DT_UNKNOWN;
   }

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "ground/leftovers.hpp"
 #include "ground/limits.hpp"
 #include "index/column_growth.hpp"
 #include "index/tar_header.hpp"
@@ -44,19 +45,25 @@ struct Split {
   std::string_view key, extension;
 };
 
-// Split a path as WebDataset does; nothing if WebDataset drops the file.
+// True if a folder of the path, or the file, is hidden or was left by a system.
+bool is_left_over_below(std::string_view path) {
+  for (std::size_t at = 0; at < path.size();) {
+    const std::size_t slash = std::min(path.find('/', at), path.size());
+    const std::string_view part = path.substr(at, slash - at);
+    if (part != "." && is_left_over(part)) return true;
+    at = slash + 1;
+  }
+  return false;
+}
+
+// Split a path as WebDataset does; nothing for files that are no data, as in a folder, and for those
+// that WebDataset drops.
 std::optional<Split> split_path(std::string_view path) {
   const std::string_view top = path.substr(0, path.find('/'));
   if (top.size() >= 4 && top.starts_with("__") && top.ends_with("__")) return std::nullopt;
   const std::size_t name = path.rfind('/') + 1;  // npos + 1 is 0
   const std::size_t dot = path.find('.', name);
-  if (dot == path.npos) return std::nullopt;
-  if (dot == name) {
-    // A hidden file: with `d/.x.y`, the folder stands for the missing stem, unless it has a dot.
-    if (name == 0) return std::nullopt;
-    const std::size_t folder = name == 1 ? 0 : path.rfind('/', name - 2) + 1;
-    if (path.substr(folder, name - folder).find('.') != path.npos) return std::nullopt;
-  }
+  if (dot == path.npos || is_left_over_below(path)) return std::nullopt;
   return Split{path.substr(0, dot), path.substr(dot + 1)};
 }
 

@@ -79,7 +79,8 @@ void order_is_that_of_whole_paths() {
 
 void hidden_files_sidecars_and_other_extensions_are_left_out() {
   const Folder folder;
-  for (const auto* name : {".hidden", ".d/x.jpg", "x.penstock", "x.JPG", "y.jpeg", "z.txt"})
+  for (const auto* name : {".hidden", ".d/x.jpg", "x.penstock", "x.JPG", "y.jpeg", "z.txt",
+                           "__MACOSX/a.jpg", "d/@eaDir/b.jpg", "thumbs.DB", "lost+found/c.jpg"})
     folder.file(name);
   CHECK((list(scan_folder(folder, 2, {".jpg", ".jpeg"}).files) == Strings{"x.JPG", "y.jpeg"}));
 }

@@ -28,6 +28,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from .. import limits
 from ..errors import UsageError
 from .globbing import cut_at_special
+from .leftovers import is_left_over
 from .object_client import (
     Answer,
     ObjectInfo,
@@ -443,7 +444,7 @@ def choose_data(place: str, names: Sequence[str]) -> list[str]:
 
     UsageError if their names show several kinds of files.
     """
-    shown = sorted(name for name in names if not re.search(r"(^|/)\.", name))
+    shown = sorted(name for name in names if not is_left_over(name))
     data = [name for name in shown if not _DOCUMENT.search(name)]
     if len(data) == len(shown) or not data:
         return []

@@ -25,6 +25,7 @@ from ..errors import UsageError
 from ..extent import Files, unseen
 from .globbing import cut_at_special, expand_braces, find_fixed_folder, has_magic, translate_pattern
 from .hub import HubLocation, open_hub_bucket, parse_hub_url
+from .leftovers import is_left_over
 from .object_client import (
     Bucket,
     ObjectInfo,
@@ -352,7 +353,7 @@ class _State(NamedTuple):
 
 def _is_hidden(name: str) -> bool:
     """True for hidden files, files in hidden folders, and sidecars: they are no data."""
-    return name.startswith(".") or "/." in name or name.endswith(".penstock")
+    return is_left_over(name) or name.endswith(".penstock")
 
 
 def _drop_markers(objects: list[ObjectInfo]) -> list[ObjectInfo]:

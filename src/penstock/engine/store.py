@@ -30,6 +30,7 @@ from ..errors import (
 )
 from ..extent import Files, unseen
 from .globbing import expand_braces, has_magic
+from .leftovers import is_left_over
 from .read_method import LOCAL, find_file_system
 from .threads import ThreadPool
 
@@ -193,7 +194,7 @@ class Posix:
                 visited.add(real)
                 with os.scandir(path) as entries:
                     for entry in entries:
-                        if entry.name.startswith(".") or entry.name.endswith(".penstock"):
+                        if is_left_over(entry.name) or entry.name.endswith(".penstock"):
                             continue
                         name = os.path.join(folder, entry.name)
                         if entry.is_dir():
@@ -214,6 +215,8 @@ class Posix:
             if has_magic(alternative):
                 matches = glob.glob(alternative, root_dir=self.root, recursive=True)
                 files = (name for name in matches if os.path.isfile(os.path.join(self.root, name)))
+                named = {*alternative.split("/")}  # what the pattern names is meant
+                files = (n for n in files if not any(map(is_left_over, {*n.split("/")} - named)))
                 if "**" in alternative:
                     files = (name for name in files if not self._is_in_loop(name))
                 names.update(dict.fromkeys(sorted(files, key=os.fsencode)))

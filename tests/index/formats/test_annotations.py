@@ -564,7 +564,7 @@ def test_clip(tmp_path: Path) -> None:
         penstock.open(tmp_path / "3.tar", format="clip", index="memory")
     del shard["4.txt"]
     write_tar(tmp_path / "2.tar", shard)
-    with pytest.raises(FormatError, match=r"not every sample has a text"):
+    with pytest.raises(FormatError, match=r"'4' has no txt .*, as 1 of 5: .*missing='empty'"):
         penstock.open(tmp_path / "2.tar", format="clip", index="memory")
 
 

@@ -16,6 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.engine.leftovers import LEFTOVERS, is_left_over
+from penstock.engine.store import Posix
+from penstock.errors import FormatError
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 
@@ -106,17 +109,19 @@ NAMES = st.lists(st.lists(PART, min_size=1, max_size=3).map("/".join), max_size=
 
 @given(names=NAMES, format=st.sampled_from(FORMATS))
 def test_grouping(names: list[str], format: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keys, extensions, order and what is left out are those of webdataset."""
+    """Keys, extensions and order are webdataset's, but hidden files are left out."""
     path = tmp_path_factory.mktemp("tar") / "x.tar"
-    path.write_bytes(archive({name: name.encode() for name in names}, format))
+    shown = {name: name.encode() for name in names if not is_left_over(name)}
+    path.write_bytes(archive(shown, format))
     expected = grouped(path)
+    path.write_bytes(archive({name: name.encode() for name in names}, format))
     if expected is None:
-        with pytest.raises(penstock.errors.FormatError, match="twice"):
+        with pytest.raises(FormatError, match="twice"):
             penstock.open(path, format="tar", index="memory", duplicates="all")
         return
     extensions = sorted({name for sample in expected for name in sample} - {"__key__"})
     if not extensions:
-        with pytest.raises(penstock.errors.FormatError, match="no samples"):
+        with pytest.raises(FormatError, match="no samples"):
             penstock.open(path, format="tar", index="memory")
         return
     dataset = penstock.open(
@@ -135,20 +140,95 @@ def test_grouping(names: list[str], format: int, tmp_path_factory: pytest.TempPa
 
 
 def test_fields(tmp_path: Path) -> None:
-    """Fields are what all samples have; fields= picks others, with alternatives."""
+    """Suffixes of images are one field; fields= picks others, with alternatives."""
     members = {"a.jpg": b"1", "a.txt": b"2", "b.png": b"3", "b.txt": b"4", "b.json": b"5"}
     data, path = archive(members), tmp_path / "x.tar"
-    assert [field.name for field in opened(path, data).fields] == ["txt"]
+    with pytest.raises(
+        FormatError, match=r"'a' has no json \(it has jpg, txt\), as 1 of 2"
+    ) as error:
+        opened(path, data)
+    assert "fields=['jpg;png', 'txt'], or missing='empty'" in str(error.value)
+    dataset = opened(path, data, missing="empty")
+    assert [(s["image"], s["txt"], s["json"]) for s in samples(dataset)] == [
+        (b"1", b"2", b""),
+        (b"3", b"4", b"5"),
+    ]
     dataset = opened(path, data, fields=["jpg;png", "txt"])
     assert [(s["jpg"], s["txt"]) for s in samples(dataset)] == [(b"1", b"2"), (b"3", b"4")]
     dataset = opened(path, data, fields={"image": "PNG;jpg"})
     assert [sample["image"] for sample in samples(dataset)] == [b"1", b"3"]
     dataset = opened(path, data, fields="json", missing="empty")
     assert [sample["json"] for sample in samples(dataset)] == [b"", b"5"]
-    with pytest.raises(penstock.errors.FormatError, match=r"at byte 0: the sample 'a' has no json"):
+    with pytest.raises(FormatError, match=r"at byte 0: the sample 'a' has no json"):
         opened(path, data, fields=["json"])
-    with pytest.raises(penstock.errors.FormatError, match="no extension is in every sample"):
-        opened(path, archive({"a.jpg": b"1", "b.png": b"3"}))
+    with pytest.raises(FormatError, match=r"fields=\['txt;json'\], or missing='empty'"):
+        opened(path, archive({"a.txt": b"1", "b.json": b"3"}))
+
+
+@pytest.mark.parametrize("lacking", range(3))
+@pytest.mark.parametrize("member", ["cls", "png", "json", "1.jpg"])
+def test_no_member_is_left_out_silently(tmp_path: Path, member: str, lacking: int) -> None:
+    """A member that one sample lacks, in one shard of several, is an error that counts them."""
+    for shard in range(3):
+        members = {}
+        for sample in range(shard * 3, shard * 3 + 3):
+            members[f"{sample}.jpg"] = members[f"{sample}.txt"] = b"%d" % sample
+            members |= {f"{sample}.{member}": b"1"} if sample != 4 + lacking else {}
+        (tmp_path / f"{shard}.tar").write_bytes(archive(members))
+    place = f"{tmp_path}/*.tar"
+    with pytest.raises(
+        FormatError, match=rf"'{4 + lacking}' has no {member} .*, as 1 of 9"
+    ) as error:
+        penstock.open(place, index="memory")
+    for option in ("fields=", "missing='empty'"):
+        assert option in str(error.value)
+    rest = penstock.open(place, index="memory", fields=["jpg", "txt"], label="")
+    assert [sample["txt"] for sample in rest] == [b"%d" % sample for sample in range(9)]
+    every = penstock.open(place, index="memory", missing="empty", label="")
+    assert [sample[member] for sample in every].count(b"") == 1
+
+
+def test_images_of_several_kinds(tmp_path: Path) -> None:
+    """A sample with two images, or none, keeps suffixes apart: nothing is chosen for the user."""
+    path = tmp_path / "x.tar"
+    assert [s["image"] for s in opened(path, archive({"a.jpg": b"1", "b.webp": b"2"}))] == [
+        b"1",
+        b"2",
+    ]
+    both = archive({"a.jpg": b"1", "a.png": b"2", "b.jpg": b"3", "b.png": b"4"})
+    assert [field.name for field in opened(path, both).fields] == ["jpg", "png"]
+    for members in ({"a.jpg": b"1", "a.png": b"2", "b.png": b"3"}, {"a.jpg": b"1", "b.txt": b"2"}):
+        with pytest.raises(FormatError, match=r"has no .*, as 1 of 2"):
+            opened(path, archive(members))
+
+
+LEFT = [".DS_Store", "d/.DS_Store", "._d/x", "d/._a.jpg", "__MACOSX/d/._a.jpg", "Thumbs.db"]
+LEFT += ["d/@eaDir/a.jpg/b.jpg", "d/.ipynb_checkpoints/a-checkpoint.jpg", "$RECYCLE.BIN/a.jpg"]
+LEFT += ["__pycache__/a.pyc", "lost+found/a.jpg", "System Volume Information/a.b", "d/desktop.ini"]
+LEFT += [f"{name}/a.jpg" for name in LEFTOVERS]
+
+
+def test_what_systems_leave_is_no_sample(tmp_path: Path) -> None:
+    """Folders, patterns and archives leave out the same, wherever it is."""
+    members = {"./d/a.jpg": b"1", "./d/a.cls": b"7", "./e/b.jpg": b"2", "./e/b.cls": b"8"}
+    order = [*members]
+    for number, name in enumerate(LEFT):
+        order.insert(number % len(order), name)
+    data = archive({name: members.get(name, b"left") for name in order})
+    dataset = opened(tmp_path / "x.tar", data)
+    assert [(s["jpg"], s["label"]) for s in dataset] == [(b"1", 7), (b"2", 8)]
+    for name in (*LEFT, *members):
+        if not name.endswith(".cls"):
+            (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "folder" / name).write_bytes(members.get(name, b"left"))
+    tree = penstock.open(tmp_path / "folder", index="memory")
+    assert ([s["data"] for s in tree], tree.classes) == ([b"1", b"2"], ("d", "e"))
+    matched = Posix(str(tmp_path / "folder")).match("**/*")
+    assert matched == ["d/a.jpg", "e/b.jpg"]
+    assert Posix(str(tmp_path / "folder")).match("lost+found/*") == ["lost+found/a.jpg"]
+    assert sorted(Posix(str(tmp_path / "folder")).some(99)) == ["d/a.jpg", "e/b.jpg"]
+    assert not any(is_left_over(name) for name in members)
+    assert all(is_left_over(name) for name in LEFT)
 
 
 def test_labels(tmp_path: Path) -> None:
@@ -167,16 +247,16 @@ def test_labels(tmp_path: Path) -> None:
     assert dataset[0]["label"] == 2**63 - 1
     with pytest.raises(penstock.errors.UsageError, match="would hide the label"):
         opened(path, archive({"a.label": b"1", "a.cls": b"1"}))
-    with pytest.raises(penstock.errors.FormatError, match="has no y"):
+    with pytest.raises(FormatError, match="has no y"):
         opened(path, archive({"a.y": b"1", "b.x": b"2"}), label="y", fields="x", missing="empty")
-    with pytest.raises(penstock.errors.FormatError, match="which is no label"):
+    with pytest.raises(FormatError, match="which is no label"):
         opened(path, archive({"a.cls": bytes(5000)}))
 
 
 def test_joined_archives(tmp_path: Path) -> None:
     """Members after an end mark are read on request, and else an error."""
     data = archive({"a.x": b"1"}) + archive({"b.x": b"2"})
-    with pytest.raises(penstock.errors.FormatError, match="ignore_zeros"):
+    with pytest.raises(FormatError, match="ignore_zeros"):
         opened(tmp_path / "x.tar", data)
     found = samples(opened(tmp_path / "x.tar", data, ignore_zeros=True))
     assert [sample["x"] for sample in found] == [b"1", b"2"]
@@ -185,7 +265,7 @@ def test_joined_archives(tmp_path: Path) -> None:
 def test_end_mark(tmp_path: Path) -> None:
     """An archive without an end mark may have been cut: it is taken only when that is said."""
     data = archive({"a.x": b"1"})[:1024]
-    with pytest.raises(penstock.errors.FormatError, match="no end mark"):
+    with pytest.raises(FormatError, match="no end mark"):
         opened(tmp_path / "x.tar", data)
     assert samples(opened(tmp_path / "x.tar", data, end="optional"))[0]["x"] == b"1"
     assert samples(opened(tmp_path / "x.tar", data + bytes(512)))[0]["x"] == b"1"
@@ -194,7 +274,7 @@ def test_end_mark(tmp_path: Path) -> None:
 def test_duplicate_keys(tmp_path: Path) -> None:
     """A key that comes again is an error, or on request another sample."""
     data = archive({"a.x": b"1", "b.x": b"2", "a.y": b"3"})
-    with pytest.raises(penstock.errors.FormatError, match="at byte 2,048: the key 'a' comes again"):
+    with pytest.raises(FormatError, match="at byte 2,048: the key 'a' comes again"):
         opened(tmp_path / "x.tar", data)
     dataset = opened(tmp_path / "x.tar", data, duplicates="all", fields="x;y")
     assert [sample["x"] for sample in samples(dataset)] == [b"1", b"2", b"3"]
@@ -217,7 +297,7 @@ def test_compressed(tmp_path: Path) -> None:
     path = tmp_path / "x.tar.gz"
     with tarfile.open(path, "w:gz"):
         pass
-    with pytest.raises(penstock.errors.FormatError, match="compressed by gzip.*gunzip"):
+    with pytest.raises(FormatError, match="compressed by gzip.*gunzip"):
         penstock.open(path, index="memory")
 
 

@@ -1,14 +1,16 @@
 """WebDataset: tar archives in which consecutive files with one stem form a sample.
 
 The key is the path up to the first dot of its last part. The rest, in lower case, is the extension
-and names a field. Fields are the extensions that every sample has, in order of first appearance,
-unless `fields` picks them: `["jpg;png", "json"]` or `{"image": "jpg;png"}`. Of alternatives, the
-first that a sample has is taken. The extension `cls` is the label if every sample has it; `label`
-names another, or is "" for none. Labels are integers in ASCII, else names of classes.
+and names a field. Fields are the extensions, in order of first appearance, unless `fields` picks
+them: `["jpg;png", "json"]` or `{"image": "jpg;png"}`. Of alternatives, the first that a sample has
+is taken. Several suffixes of images, of which each sample has one, are the field "image". An
+extension that some samples lack is an error, or with `missing="empty"` no bytes. The extension
+`cls` is the label; `label` names another, or is "" for none. Labels are integers in ASCII, else
+names of classes.
 
 Files without a dot in their name, and those that WebDataset reserves (`__x__/`), are left out, as
-WebDataset does. Links and sparse files are refused. Key and extension come from the archive and are
-never used as paths.
+WebDataset does; so are hidden ones, and what systems leave. Links and sparse files are refused. Key
+and extension come from the archive and are never used as paths.
 """
 
 from __future__ import annotations
@@ -132,24 +134,19 @@ def build(
     counts = [len(shard.at) for shard in contents]
     dropped = sum(shard.dropped for shard in contents)
     shards.check_any(files, sum(counts), f"samples ({dropped:,} files have no dot in their name)")
-    in_all: list[str] = []
-    for number, shard in enumerate(filter(lambda shard: len(shard.at), contents)):
-        # No sample has an extension twice: one that all have is counted once for each.
-        times = np.bincount(shard.extension, minlength=len(shard.extensions))
-        here = [shard.extensions[n] for n in np.flatnonzero(times == len(shard.at))]
-        in_all = [name for name in in_all if name in here] if number else here
-    if label is None and wanted not in in_all:
+    total, have = sum(counts), _count_members(contents)
+    in_all = [name for name, count in have.items() if count == total]
+    if label is None and wanted not in have:
         wanted = None
     if fields is None:
-        names = [name for name in in_all if name != wanted]
-        fields = {name: [name] for name in names or in_all}
-    if not fields:
-        there = list(dict.fromkeys(name for shard in contents for name in shard.extensions))
-        shown = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
-        raise FormatError(
-            f"{files.path(0)}: no extension is in every sample (there are {shown}): "
-            f"give fields=, such as fields=['{';'.join(there[:2])}']"
-        )
+        names = [name for name in have if name != wanted] or [*have]
+        fields = _join_images({name: [name] for name in names}, contents, in_all)
+        partial = [n for n, names in fields.items() if names == [n] and n not in in_all]
+        if partial and missing == "error":
+            column = [shard.find(partial[:1]) for shard in contents]
+            common = [";".join(names) for name, names in fields.items() if name not in partial]
+            remedy = f"give fields={common or [';'.join(partial[:2])]}, or missing='empty' for b''"
+            _check_none_lacks(files, contents, column, partial[0], remedy)
     if wanted is not None and "label" in fields:
         raise UsageError(f"{files.path(0)}: a field would hide the label {wanted!r}: label=''")
     file = shards.make_file_column(counts)
@@ -157,13 +154,20 @@ def build(
     for alternatives in fields.values():
         columns = [shard.find(alternatives) for shard in contents]
         if missing == "error":
-            _check_none_lacks(files, contents, columns, " or ".join(alternatives), "or missing=")
+            remedy = "name what every sample has, or give missing='empty'"
+            _check_none_lacks(files, contents, columns, " or ".join(alternatives), remedy)
         offset, length = (np.concatenate(parts) for parts in zip(*columns, strict=True))
         layouts.append(RowTable(file, np.maximum(offset, 0), length))
     classes = labels = None
     if wanted is not None:
         found = [shard.find([wanted]) for shard in contents]
-        _check_none_lacks(files, contents, found, wanted, "or give label=''")
+        _check_none_lacks(
+            files,
+            contents,
+            found,
+            wanted,
+            "give label='' for no label, and fields= or missing='empty'",
+        )
         # One member of that extension for each sample, in the order of samples.
         labels = np.concatenate([shard.labels[0] for shard in contents])
         if not all(bool(shard.labels[1].all()) for shard in contents):
@@ -176,6 +180,36 @@ def build(
     return Index("tar", files, parts, tuple(layouts), sources, classes, labels, keys)
 
 
+def _count_members(contents: Sequence[TarShard]) -> dict[str, int]:
+    """Count the samples that have each extension: none has one twice."""
+    have: dict[str, int] = {}
+    for shard in contents:
+        times = np.bincount(shard.extension, minlength=len(shard.extensions)).tolist()
+        for name, count in zip(shard.extensions, times, strict=True):
+            have[name] = have.get(name, 0) + count
+    return have
+
+
+def _join_images(
+    fields: dict[str, list[str]], contents: Sequence[TarShard], in_all: Sequence[str]
+) -> dict[str, list[str]]:
+    """Join the suffixes of images to one field if each sample has an image of just one of them."""
+    suffixes = [name for name in fields if name in _IMAGES and name not in in_all]
+    if len(suffixes) < 2 or IMAGE in fields:
+        return fields
+    times = []
+    for shard in contents:
+        numbers = [n for n, name in enumerate(shard.extensions) if name in suffixes]
+        rows = shard.sample[np.isin(shard.extension, numbers)]
+        times.append(np.bincount(rows, minlength=len(shard.at)))
+    if not (np.concatenate(times) == 1).all():
+        return fields
+    joined: dict[str, list[str]] = {}
+    for name, names in fields.items():
+        joined.setdefault(*((IMAGE, suffixes) if name in suffixes else (name, names)))
+    return joined
+
+
 def build_pairs(scan: Scan, **settings: Any) -> Index:
     """The index of pairs of image and text (format "clip"), as CLIP and its successors train on.
 
@@ -185,7 +219,7 @@ def build_pairs(scan: Scan, **settings: Any) -> Index:
     """
     index = build(scan, **settings)
     names = [field.name for field in index.fields]
-    images = [name for name in names if name in _IMAGES]
+    images = [name for name in names if name in (IMAGE, *_IMAGES)]
     if "txt" not in names:
         raise FormatError(
             f"{index.files.path(0)}: not every sample has a text (.txt), but {', '.join(names)}: "
@@ -196,10 +230,6 @@ def build_pairs(scan: Scan, **settings: Any) -> Index:
             f"{index.files.path(0)}: every sample has {' and '.join(images)}: leave out "
             f"format='clip', and name them by fields="
         )
-    if not images:  # some samples have one kind, and some another
-        fields = {IMAGE: list(_IMAGES)}
-        fields |= {name: [name] for name in names if name not in images}
-        index = build(scan, fields=fields, **settings)
     parts = []
     for part in index.fields:
         name, text = _TEXTS.get(part.name, (part.name, ""))
@@ -233,12 +263,14 @@ def _check_none_lacks(
     files: Files, contents: list[TarShard], columns: list[tuple[Int, Int]], what: str, remedy: str
 ) -> None:
     """Raise FormatError for the first sample without a member of a column."""
+    lacking = sum(int(np.count_nonzero(offset < 0)) for offset, _ in columns)
     for file, (shard, (offset, _)) in enumerate(zip(contents, columns, strict=True)):
         for sample in np.flatnonzero(offset < 0)[:1].tolist():
             numbers = shard.extension[shard.sample == sample].tolist()
             has = ", ".join(shard.extensions[number] for number in numbers)
+            total = sum(len(shard.at) for shard in contents)
             raise FormatError(
                 f"{files.path(file)}: at byte {shard.at[sample]:,}: the sample "
-                f"{shard.keys[sample]!r} has no {what} (it has {has}): name what every sample has, "
-                f"{remedy}"
+                f"{shard.keys[sample]!r} has no {what} (it has {has}), as {lacking:,} of "
+                f"{total:,}: {remedy}"
             )

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 import posixpath
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -81,6 +82,11 @@ def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
         classes = tuple(sorted(names, key=lambda name: name.encode("utf-8", "surrogateescape")))
         number = {name: label for label, name in enumerate(classes)}
         labels = np.array([number.get(top, 0) for top in tops], np.int64).take(listing.folder)
+        empty = np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0).tolist()
+        if empty:
+            said = f"{listing.files.root}: no samples in the class {classes[empty[0]]!r}"
+            more = f" and {len(empty) - 1:,} others" * (len(empty) > 1)
+            warnings.warn(f"{said}{more}: remove what is no class", RuntimeWarning, stacklevel=2)
     return index_files("tree", listing.files, listing.folders, classes, labels)
 
 
