@@ -70,6 +70,7 @@ def locate_data(*paths: str) -> tuple[Location, stores.Store]:
 
 def _locate_patterns(patterns: Sequence[str]) -> tuple[Location, stores.Store]:
     paths = [os.path.abspath(pattern) for pattern in patterns]
+    paths = [f"{p}.idx" if os.path.isfile(f"{p}.idx") else p for p in paths]  # as prefixes
     root = os.path.commonpath([os.path.dirname(path) for path in paths])
     while glob.has_magic(root) or "{" in root:
         root = os.path.dirname(root)

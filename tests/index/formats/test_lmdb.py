@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.errors import FormatError
 from tests import warm
 from tests.index.formats.lmdb_writer import LEAF, OVERFLOW, Environment
 from tests.slices import first
@@ -288,3 +289,52 @@ def test_a_commit_while_a_loader_runs(tmp_path: Path) -> None:
     with pytest.raises(penstock.errors.ChangedError, match="x/data.mdb"):
         for _ in (*batches, *loader):
             pass
+
+
+# -- text in images --------------------------------------------------------------------------------
+
+
+def write_pairs(folder: Path, items: dict[str, bytes]) -> Path:
+    folder.mkdir(parents=True)
+    with lmdb.open(str(folder), map_size=1 << 24) as store, store.begin(write=True) as transaction:
+        for key, value in items.items():
+            transaction.put(key.encode(), value)
+    return folder
+
+
+PAIRS = {f"{k}-{n:09}": f"{k} {n} é".encode() for n in (1, 2, 3) for k in ("image", "label")}
+
+
+def test_images_and_their_texts_are_pairs(tmp_path: Path) -> None:
+    """With a counter, image-%09d and label-%09d are two fields of a sample; the counter is none."""
+    for name in ("a", "b"):
+        write_pairs(tmp_path / "data" / name, PAIRS | {"num-samples": b"3"})
+    dataset = penstock.open(f"{tmp_path}/data/*", index="memory")
+    read = [(s["__key__"], s["image"].decode(), s["label"]) for s in dataset]
+    expected = [(f"image-{n:09}", f"image {n} é", f"label {n} é") for n in (1, 2, 3)]
+    assert read == expected * 2
+    with penstock.Loader(dataset, batch_size=6, seed=1) as loader:
+        batch = next(iter(loader))
+    assert sorted(batch["label"]) == sorted(label for _, _, label in read)
+    plain = penstock.open(tmp_path / "data/a", index="memory", exclude=["num-samples"])
+    assert len(plain) == 6
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"image-000000009": b"x"},
+        {"label-000000009": b"x"},
+        {"image-000000009": b"x", "label-000000008": b"x"},
+        {"wh-000000001": b"x"},
+        {"image-10": b"x", "label-10": b"x"},
+    ],
+)
+def test_a_counter_beside_other_keys_asks(tmp_path: Path, odd: dict[str, bytes]) -> None:
+    """An image without a text, and keys of other kinds, are no pairs: nothing is guessed."""
+    folder = write_pairs(tmp_path / "data", PAIRS | odd | {"num-samples": b"3"})
+    with pytest.raises(FormatError, match=r"exclude=\['num-samples'\]"):
+        penstock.open(folder, index="memory")
+    assert len(penstock.open(folder, index="memory", exclude=["num-samples"])) == 6 + len(odd)
+    names = write_pairs(tmp_path / "names", {"my-num-samples": b"1", "num-samples-2": b"2"})
+    assert len(penstock.open(names, index="memory")) == 2

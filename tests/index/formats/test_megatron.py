@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.errors import FormatError, MissingError, UsageError
+from penstock.errors import FormatError, MissingError, PenstockError, UsageError
 from penstock.index.layout import Fixed, Pieces, RowTable
 from tests.index.formats.writers import write_megatron
 
@@ -194,3 +194,33 @@ def test_flat_tokens(tmp_path):
     path.write_bytes(header.tobytes() + tokens.tobytes())
     with pytest.raises(FormatError, match="says 101 tokens, but 100 follow"):
         opened(path, window=9)
+
+
+def test_a_folder_of_token_files(tmp_path: Path) -> None:
+    """A folder, patterns and prefixes of what `penstock tokenize` writes are its documents."""
+    (tmp_path / "tokens").mkdir()
+    for name in ("a", "b"):
+        write_megatron(tmp_path / "tokens" / name, [[np.arange(3, dtype=np.uint16)]] * 2)
+        (tmp_path / "tokens" / f"{name}.manifest.json").write_text("{}")
+    folder = tmp_path / "tokens"
+    for path in (folder, f"{folder}/*", f"{folder}/*.bin", [folder / "a", folder / "b"]):
+        dataset = penstock.open(path, index="memory")
+        assert [sample["tokens"].tolist() for sample in dataset] == [[0, 1, 2]] * 4
+    assert len(penstock.open(folder, index="memory", window=2)) == 4
+    age = penstock.open(folder)
+    write_megatron(folder / "c", [[np.arange(3, dtype=np.uint16)]])
+    assert (len(age), len(penstock.open(folder))) == (4, 5)
+    (folder / "b.idx").unlink()
+    with pytest.raises(PenstockError, match="b"):
+        penstock.open(folder, index="memory")
+
+
+def test_splits_of_token_files(tmp_path: Path) -> None:
+    """The .idx goes with its .bin: a split has both."""
+    (tmp_path / "tokens").mkdir()
+    for number, name in enumerate(("train", "val")):
+        write_megatron(tmp_path / "tokens" / name, [[np.full(3, number, np.uint16)]])
+    with pytest.raises(UsageError, match="has the splits train"):
+        penstock.open(tmp_path / "tokens", index="memory")
+    dataset = penstock.open(tmp_path / "tokens", index="memory", split="val")
+    assert [sample["tokens"].tolist() for sample in dataset] == [[1, 1, 1]]

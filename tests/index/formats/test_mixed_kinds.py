@@ -114,7 +114,7 @@ def test_folders_without_a_kind_in_common_ask(tmp_path_factory, files) -> None:
         assert len(opened(root, names)) == len(names)
 
 
-@pytest.mark.parametrize("stray", ["README.md", "_SUCCESS", "notes/about.txt"])
+@pytest.mark.parametrize("stray", ["README.md", "SUCCESS", "notes/about.txt"])
 def test_notes_beside_shards_are_refused(stray: str, tmp_path: Path) -> None:
     """Shards beside other files are neither samples as wholes nor are the others shards."""
     (tmp_path / "parts").mkdir()

@@ -34,6 +34,13 @@ NAMES = ["{w}-0000{n}-of-00002", "{w}_{n}", "part.{w}.{n}", "{W}{n}", "data/{w}-
 NAMES += ["a-{w}set-{n}"]
 WHOLE = ["{w}", "{W}", "{w}2017", "{w}_data", "images_{w}", "data/{w}", "{w}A"]
 WIDTH = 12
+LEFT = ["__MACOSX/train/._a.jpg", ".DS_Store", "Thumbs.db", "@eaDir/x.jpg", "lost+found/a.bin"]
+LEFT += [
+    "$RECYCLE.BIN/desktop.ini",
+    "test/__pycache__/a.pyc",
+    ".ipynb_checkpoints/a.jpg",
+    "_SUCCESS",
+]
 OTHERS = ("unsupervised", "extra", "part")
 FORMATS = [name for name in CONTAINERS if name not in ("listing", "megatron", "npz")]
 OF_FOLDERS = {"lmdb", "mds", "litdata", "litdata, compressed", "zarr", "zarr, compressed"}
@@ -124,6 +131,9 @@ def draw(root: Path, number: int) -> tuple[Layout, Any, bool]:
     others = rng.sample(OTHERS, rng.choice([0, 0, 1]))
     layout = make(root, format, style, words, others)
     files = [str(path) for path in sorted(root.rglob("*")) if path.is_file()]
+    for name in rng.sample(LEFT, rng.choice([0, 1, 3])):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"left by a system")
     ways: list[Any] = [] if format == "npy" else [root]  # a folder of those is one of files
     ways += [] if format == "tree" or format in OF_FOLDERS else [f"{root}/**/*.*", files]
     return layout, rng.choice(ways), len(splits) > 1

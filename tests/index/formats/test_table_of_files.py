@@ -231,3 +231,26 @@ def test_columns_in_mixtures(tmp_path):
         penstock.mix([(one, 1), (other, 1)])
     with pytest.raises(UsageError, match="has annotations"):
         penstock.convert.convert(one, tmp_path / "out", to="tar")
+
+
+def test_empty_labels_and_urls_name_their_line(tmp_path: Path) -> None:
+    """A cell without a label, and one with a URL, are errors that name the line."""
+    (tmp_path / "a.jpg").write_bytes(b"1")
+    table = tmp_path / "x.csv"
+    for labels, count in (
+        (("1", "", "2"), ""),
+        (("cat", "dog", ""), ""),
+        (("", "", "1"), "2 rows"),
+    ):
+        table.write_text("name,label\n" + "".join(f"a.jpg,{label}\n" for label in labels))
+        line = labels.index("") + 2
+        with pytest.raises(FormatError, match=rf"line {line}: the label 'label' is empty.*{count}"):
+            penstock.open(table, files="name", label="label", index="memory")
+    for url in ("s3://bucket/a.jpg", "https://x.org/a.jpg"):
+        for outside in (False, True):
+            table.write_text(f"name\na.jpg\n{url}\n")
+            with pytest.raises(FormatError, match=rf"line 3: '{url}' is a URL"):
+                penstock.open(table, files="name", index="memory", outside=outside)
+        (tmp_path / "list.txt").write_text(f"a.jpg\n{url}\n")
+        with pytest.raises(FormatError, match=rf"line 2: '{url}' is a URL"):
+            penstock.open(tmp_path / "list.txt", index="memory")

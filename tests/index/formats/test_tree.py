@@ -192,3 +192,15 @@ def test_progress_and_its_errors_pass_through(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         opened(tmp_path, progress=stop)
+
+
+def test_a_class_without_samples_is_said(tmp_path: Path) -> None:
+    """It keeps its number, so that labels are those of data that has it; a warning names it."""
+    for name in ("ant", "bee", "cat"):
+        (tmp_path / name).mkdir()
+    for name in ("ant", "cat"):
+        (tmp_path / name / "1.jpg").write_text(name)
+    with pytest.warns(RuntimeWarning, match="no samples in the class 'bee'"):
+        dataset = penstock.open(tmp_path, index="memory")
+    assert [sample["label"] for sample in dataset] == [0, 2]
+    assert dataset.classes == ("ant", "bee", "cat")

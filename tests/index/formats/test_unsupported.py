@@ -23,6 +23,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.errors import FormatError
 from penstock.index.formats import detection
 
 
@@ -234,3 +235,18 @@ def test_bytes_of_no_kind() -> None:
     )
     for head in (ffcv(fields=0), ffcv(page_bytes=4096), ffcv(page_bytes=3 << 21), ffcv(3)):
         assert detection.describe_unsupported(head, "x.bin") == ""
+
+
+@pytest.mark.parametrize("options", [{}, {"fields": ["a"]}, {"format": "jsonl"}])
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("name", ["x.json", "x.jsonl", "x"])
+def test_a_list_of_json_is_no_line(
+    tmp_path: Path, options: dict[str, object], indent: int | None, name: str
+) -> None:
+    """A document that is one list, in one line or several, says how its objects become lines."""
+    (tmp_path / name).write_text(json.dumps([{"a": 1}, {"a": 2}], indent=indent))
+    with pytest.raises(FormatError, match=r"jq -c '\.\[\]'"):
+        penstock.open(tmp_path / name, index="memory", **options)
+    (tmp_path / name).write_text('[{"role": 1}]\n[{"role": 2}]\n')  # lines that are lists
+    if options.get("format"):
+        assert len(penstock.open(tmp_path / name, index="memory", **options)) == 2

@@ -63,6 +63,10 @@ def choose_format(
         )
     unwanted = ", ".join(option for option in options if option not in chosen.options)
     if unwanted:
+        if chosen.name == "listing":  # what begins as JSON is text, too
+            what = describe_unsupported(store.read(place.name, 0, _HEAD_BYTES), place.name)
+            if what.startswith("JSON"):
+                raise FormatError(f"{place.path} is {what}")
         takes = ", ".join(chosen.options) or "none"
         raise UsageError(
             f"{place.path} is read as {chosen.name!r}, which does not take {unwanted} (it takes: "
@@ -93,12 +97,7 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
         return "table"
     name = place.name if place.kind == "file" else _find_first_name(store, place)
     head = store.read(name, 0, _HEAD_BYTES)
-    detected = None
-    for entry in FORMATS.values() if not geometry else ():
-        if entry.beside and name.endswith(entry.beside[0]):
-            has_beside = entry.load(entry.beside[1])
-            detected = entry.name if has_beside(store, name) else None
-    detected = detected or _sniff_format(head, name)
+    detected = (None if geometry else _find_owner(store, name)) or _sniff_format(head, name)
     if windows and detected is None:
         return "tokens"
     if geometry and detected != "npy":
@@ -125,6 +124,19 @@ def _find_first_name(store: Store, place: Location) -> str:
                 environments: list[str] = entry.load("list_environments")(store, place)
                 return environments[0]
     return shards.list_names(store, place)[0]
+
+
+def _find_owner(store: Store, name: str) -> str | None:
+    """Find the format to which a file belongs by what is beside it."""
+    for entry in FORMATS.values():
+        if entry.beside and name.endswith(entry.beside[0]):
+            has_beside = entry.load(entry.beside[1])
+            return entry.name if has_beside(store, name) else None
+    return None
+
+
+def _sniff_file(store: Store, name: str) -> str | None:
+    return _sniff_format(store.read(name, 0, _HEAD_BYTES), name)
 
 
 def _sniff_format(head: bytes, name: str) -> str | None:
@@ -159,10 +171,8 @@ def _detect_folder(
             continue
         if entry.folder and entry.load(entry.folder)(store):
             return entry.name
-    formats = {
-        name: _sniff_format(store.read(name, 0, _HEAD_BYTES), name)
-        for name in sorted(_find_some_names(store, place, extensions))
-    }
+    names = sorted(_find_some_names(store, place, extensions))
+    formats = {name: _find_owner(store, name) or _sniff_file(store, name) for name in names}
     of_shards = {
         name: format
         for name, format in formats.items()

@@ -126,12 +126,15 @@ def _walk_file(source: StoreFile) -> FileLines | jsonl_frames.FileChunks:
     if jsonl_frames.is_compressed(source.read(0, 4)):
         chunks = jsonl_frames.ChunkBuilder(source).build()
         _check_head(source, chunks.head)
+        _refuse_list(source, chunks.head, int(chunks.counts.sum()))
         if len(chunks.offset):
             _check_end(source, int(chunks.offset[-1]), int(chunks.counts.sum()), chunks.tail)
         return chunks
     detection.refuse_compressed(source, "JSONL file")
-    _check_head(source, source.read(0, 64))
+    head = source.read(0, 64)
+    _check_head(source, head)
     columns = source.walk("jsonl")
+    _refuse_list(source, head, len(columns["offset"]))
     sums = crc32c(columns["offset"]), crc32c(columns["length"])
     lines = FileLines(columns["offset"], columns["length"], sums)
     if len(lines.offset):
@@ -148,6 +151,12 @@ def _check_head(source: StoreFile, head: bytes) -> None:
     first, newline, _ = head.removeprefix(_BYTE_ORDER_MARK).lstrip().partition(b"\n")
     if newline and first.rstrip() in (b"{", b"["):
         raise source.flaw(0, "one JSON document over several lines: `jq -c '.[]'` it")
+
+
+def _refuse_list(source: StoreFile, head: bytes, lines: int) -> None:
+    """Refuse a list of objects in a single line (FormatError): its objects are the samples."""
+    if lines == 1 and re.match(rb"\s*\[\s*\{", head.removeprefix(_BYTE_ORDER_MARK)):
+        raise source.flaw(0, "one list in one line: write its objects as lines, by `jq -c '.[]'`")
 
 
 def _check_end(source: StoreFile, offset: int, number: int, tail: bytes) -> None:

@@ -68,11 +68,9 @@ def build(scan: Scan, outside: bool = False) -> Index:
             raise FormatError(f"{path}, line {line.number}: no label, unlike the first line")
         names.append(os.path.join(base, name))
         labels.append(label or "")
-    if not outside:
-        names = keep_inside(
-            scan.store.root, names, lambda row: f"{path}, line {lines[row].number}: "
-        )
-    files = scan.store.stat(names, lambda row: f"{path}, line {lines[row].number}: ", scan.progress)
+    locate = lambda row: f"{path}, line {lines[row].number}: "  # noqa: E731
+    names = keep_inside(scan.store.root, names, locate, outside)
+    files = scan.store.stat(names, locate, scan.progress)
     classes = label_column = None
     if split is not _keep_whole:
         classes, label_column = _number_labels(path, labels)
@@ -141,14 +139,20 @@ def _split_at(mark: str | None) -> Split:
 _SPLITS: list[Split] = [_keep_whole, _split_at("\t"), _split_at(","), _split_at(None)]
 
 
-def keep_inside(root: str, names: list[str], locate: Callable[[int], str]) -> list[str]:
-    """Return the names relative to the root; FormatError for one that leads out of it.
+def keep_inside(
+    root: str, names: list[str], locate: Callable[[int], str], outside: bool = False
+) -> list[str]:
+    """Return the names relative to the root; FormatError for one that leads out of it, unless it
+    may be `outside`, and for a URL.
 
     locate:  returns the place of a row's name, as the start of an error's message.
     """
     inside = list(names)
     for row, name in enumerate(names):
-        if not name.startswith("/") and ".." not in name:
+        if "://" in name and not name.startswith(f"{root}/"):
+            what = f"{locate(row)}{name!r} is a URL, no path below {root}"
+            raise FormatError(f"{what}: copy the files there, and name them by their paths")
+        if outside or (not name.startswith("/") and ".." not in name):
             continue
         inside[row] = os.path.relpath(os.path.join(root, name), root)
         if inside[row].split("/")[0] == "..":

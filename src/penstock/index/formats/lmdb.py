@@ -6,8 +6,11 @@ of opaque bytes: nothing is unpickled. Its key is the sample's name. Bytes that 
 text as by `os.fsdecode`, and integer keys (MDB_INTEGERKEY) become decimal numbers. Of several
 databases `database=` names one; "" is the main database, with values beside the named ones.
 
-The keys `__len__` and `__keys__`, of common writers, are left out
-(`exclude=`). Databases with several values for a key, and encrypted environments, are refused.
+The keys `__len__` and `__keys__`, of common writers, are left out (`exclude=`). Where there is
+`num-samples`, as in data sets of text in images, `image-%09d` and `label-%09d` are two fields of a
+sample: the bytes and a text. `exclude=["num-samples"]` makes a sample of each value.
+
+Databases with several values for a key, and encrypted environments, are refused.
 
 A value too large for its leaf has pages of its own, with a header. With `verify=True` all of these
 headers are read and compared, a small read for each value. This is the default on local file
@@ -44,6 +47,9 @@ DATA = "data.mdb"
 
 
 _EXCLUDED = ("__keys__", "__len__")
+_COUNTER = "num-samples"
+_IMAGE, _LABEL = b"image-", b"label-"
+_DIGITS = 9
 _MAGIC = (bytes.fromhex("DEC0EFBE"), bytes.fromhex("BEEFC0DE"))
 _HEAD_BYTES = 192
 _META_HEADERS = {1: 16, 2: 24, 3: 24}
@@ -135,6 +141,7 @@ def build(
         )
 
     walked = scan.parse(files, parse)
+    paired = [_find_pairs(files.path(n), records) for n, records in enumerate(walked)]
     filled = [records for records in walked if len(records.length)]
     if not filled:
         raise FormatError(f"{files.path(0)} holds no samples: write some, or see exclude=")
@@ -146,15 +153,62 @@ def build(
             for records in walked
         ]
         labels = np.concatenate(columns)
+    rows = [
+        [slice(None)] if count is None else [slice(count), slice(count, 2 * count)]
+        for count in paired
+    ]
+    if len({*map(len, rows)}) > 1:
+        odd = files.path(list(map(len, rows)).index(1))
+        raise FormatError(f"{odd} has no {_COUNTER!r}, as others have: open it by itself")
+    fields: tuple[Field, ...] = (Field("data", np.dtype(np.uint8), shape),)
+    keys = [records.names for records in walked]
+    if len(rows[0]) > 1:
+        byte = np.dtype(np.uint8)
+        fields = (Field("image", byte, None), Field("label", byte, None, text="text"))
+        keys = [
+            Names(one.text[: int(one.ends[part[1].start - 1])], one.ends[part[0]])
+            for one, part in zip(keys, rows, strict=True)
+        ]
+    layouts = tuple(
+        lay_out_extents(
+            [one.offset[part[n]] for one, part in zip(walked, rows, strict=True)],
+            [one.length[part[n]] for one, part in zip(walked, rows, strict=True)],
+        )
+        for n in range(len(fields))
+    )
     return Index(
         "lmdb",
         files,
-        (Field("data", np.dtype(np.uint8), shape),),
-        (lay_out_extents([one.offset for one in walked], [one.length for one in walked]),),
+        fields,
+        layouts,
         sources,
         label_column=labels,
-        names=join_names([records.names for records in walked]),
+        names=join_names(keys),
         stamp=[records.stamp for records in walked],
+    )
+
+
+def _find_pairs(path: str, records: _LmdbRecords) -> int | None:
+    """Count the pairs of an environment that has a counter; None if it has none.
+
+    FormatError if there are other keys, or an image or label is alone.
+    """
+    names, width, at = records.names, len(_IMAGE) + _DIGITS, len(_IMAGE)
+    text = names.text.tobytes()
+    places = [match.start() for match in re.finditer(_COUNTER.encode(), text)]
+    rows = np.searchsorted(names.ends, places, side="right").tolist()
+    if not any(names[row] == _COUNTER for row in rows):
+        return None
+    count = (len(names) - 1) // 2
+    whole = len(text) == 2 * count * width + len(_COUNTER) and names[2 * count] == _COUNTER
+    if whole and count and (np.diff(names.ends[: 2 * count]) == width).all():
+        images, labels = names.text[: 2 * count * width].reshape(2, count, width)
+        heads = [images[:, :at] == list(_IMAGE), labels[:, :at] == list(_LABEL)]
+        if np.all(heads) and (images[:, at:] == labels[:, at:]).all():
+            return count
+    raise FormatError(
+        f"{path} has {_COUNTER!r}, and others than pairs of image-%09d and label-%09d: give "
+        f"exclude=[{_COUNTER!r}] for a sample of each value"
     )
 
 

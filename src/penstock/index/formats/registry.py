@@ -33,7 +33,7 @@ class Format:
     environments:  patterns may match folders: the module's `list_environments` finds them.
     stamped:    the module's `read_stamps` reads content that must be as in the index
                 (`Index.stamp`), if the files' size and time do not show every change.
-    beside:     ending of files that are of this format if a function of store and name says so.
+    beside:     endings of files that are of this format if a function of store and name says so.
     passing:    options for making the index that do not change it, and are not saved in it.
     reading:    options of what is made of the bytes when they are read, by the module's
                 `attach_fields`. The index is made without them and serves all their values.
@@ -51,7 +51,7 @@ class Format:
     folder: str = ""
     environments: bool = False
     stamped: bool = False
-    beside: tuple[str, str] | None = None
+    beside: tuple[tuple[str, ...], str] | None = None
     passing: tuple[str, ...] = ()
     reading: tuple[str, ...] = ()
 
@@ -204,12 +204,12 @@ FORMATS: dict[str, Format] = {
         Format(
             "megatron",
             "Megatron's .bin and .idx: documents of tokens, or windows over them",
-            _FILES,
+            _ANYWHERE,
             ("window",),
             "tokens.normalize_options",
             "tokens.build_megatron",
             magic=((0, b"MMIDIDX\0\0"), (0, b"TNTIDX")),
-            beside=(".bin", "tokens.has_idx_beside"),
+            beside=((".bin", ".manifest.json"), "tokens.has_idx_beside"),
         ),
         Format(
             "tokens",

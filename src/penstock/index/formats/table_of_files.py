@@ -89,8 +89,7 @@ def build(
         names.append(os.path.join(base, name))
     if not names:
         raise FormatError(f"{path} names no files: it has no rows")
-    if not outside:
-        names = listing.keep_inside(scan.store.root, names, locate)
+    names = listing.keep_inside(scan.store.root, names, locate, outside)
     found = scan.store.stat(names, locate, scan.progress)
     rest = {name: values for name, values in table.columns.items() if name != files}
     if label is None:
@@ -260,12 +259,14 @@ def _make_labels(
     path: str, name: str, values: Sequence[Any], locate: Any
 ) -> tuple[tuple[str, ...] | None, Int]:
     """Make labels of a column: integers, or names, numbered in sorted order."""
+    listed = values if isinstance(values, list) else []  # an array has a value on each row
+    empty = [row for row, value in enumerate(listed) if value is None or value == ""]
+    for row in empty[:1]:
+        count = f", as those of {len(empty):,} rows" * (len(empty) > 1)
+        raise FormatError(f"{locate(row)}the label {name!r} is empty{count}: give label=''")
     column = _make_column(path, name, values, locate)
     if column.kind == "numbers":
         if column.dtype.kind not in "iu":
             raise UsageError(f"{path}: label {name!r} is {column.dtype}, neither whole nor a name")
         return None, options.convert_labels(path, name, column.values)
-    texts = [value or "" for value in values]
-    if "" in texts:
-        raise FormatError(f"{locate(texts.index(''))}the label {name!r} is empty: give label=''")
-    return number_classes(texts)
+    return number_classes(values)

@@ -221,7 +221,7 @@ class _MegatronTokens(NamedTuple):
 
 
 def has_idx_beside(store: Store, name: str) -> bool:
-    """True if a .bin has its .idx beside it."""
+    """True if a .bin, or the manifest of a tokenization, has its .idx beside it."""
     other = f"{_strip_suffix(name)}.idx"
     there = not store.probe(unseen(store.root, [other]))[1].any()
     return there and store.read(other, 0, len(_MAGIC)).startswith((_MAGIC, _OLD))
@@ -229,7 +229,15 @@ def has_idx_beside(store: Store, name: str) -> bool:
 
 def build_megatron(scan: Scan, window: int | None = None) -> Index:
     """The index of all documents or windows, file after file."""
-    names = [scan.place.name] if scan.place.kind == "file" else list_names(scan.store, scan.place)
+    folders = None
+    if scan.place.kind == "file":
+        names = [scan.place.name]
+    elif scan.place.kind == "pattern":
+        names = list_names(scan.store, scan.place)
+        folders = scan.store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
+    else:
+        listing = scan.choose_split(scan.list_folder(()), samples=False)
+        names, folders = [*map(listing.files.name, range(len(listing.files)))], listing.folders
     prefixes = list(dict.fromkeys(_strip_suffix(name) for name in names))
     lists = scan.store.stat([f"{prefix}.idx" for prefix in prefixes])
     files = scan.store.stat([f"{prefix}.bin" for prefix in prefixes])
@@ -246,14 +254,13 @@ def build_megatron(scan: Scan, window: int | None = None) -> Index:
     else:
         part, layout = _lay_out_windows(files, [each.runs for each in contents], dtype, window)
     sources = joined(lists, files)
-    if scan.place.kind != "file":  # files could be added
-        folders = scan.store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
+    if folders is not None:  # files could be added
         sources = joined(folders, sources)
     return Index("megatron", files, (part,), (layout,), sources)
 
 
 def _strip_suffix(name: str) -> str:
-    return name.removesuffix(".bin").removesuffix(".idx")
+    return name.removesuffix(".bin").removesuffix(".idx").removesuffix(".manifest.json")
 
 
 def _parse_idx(source: StoreFile, path: str, size: int) -> _MegatronTokens:
