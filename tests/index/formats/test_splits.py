@@ -19,6 +19,7 @@ import pytest
 
 import penstock
 from penstock.errors import FormatError, PenstockError, UsageError
+from tests.index.formats.annotated import write_tar
 from tests.index.formats.containers import CONTAINERS
 from tests.slices import thinned
 
@@ -284,6 +285,26 @@ def test_mirrors_of_a_split(tmp_path: Path) -> None:
         tmp_path / "data", split="val", mirrors=[str(tmp_path / "copy")], index="memory"
     )
     assert dataset.index.files.mirrors[0].root == str(tmp_path / "copy" / "val")
+
+
+def test_splits_inside_an_archive(tmp_path: Path) -> None:
+    """A tar of a folder of splits asks as the folder does; keys that are words are no splits."""
+    path = tmp_path / "x.tar"
+    names = [f"./data/{s}/{c}/{n}" for s in ("train", "val") for c in "ab" for n in range(3)]
+    write_tar(path, {f"{name}.{end}": name.encode() for name in names for end in ("jpg", "cls")})
+    with pytest.raises(UsageError, match="has the splits train .*, val .*: give split='train'"):
+        penstock.open(path, index="memory")
+    for split in ("train", "val"):
+        dataset = penstock.open(path, index="memory", split=split)
+        assert [s["jpg"].decode() for s in dataset] == [n for n in names if split in n]
+        assert [dataset.classes[s["label"]] for s in dataset] == [n for n in names if split in n]
+        assert len(pickle.loads(pickle.dumps(penstock.open(path, split=split)))) == 6
+    assert len(penstock.open(path, index="memory", split="")) == 12
+    with pytest.raises(UsageError, match="has no split 'test', but train"):
+        penstock.open(path, index="memory", split="test")
+    words = {f"{word}.txt": b"1" for word in ["test", "train", *map(str, range(30))]}
+    write_tar(path, words)
+    assert len(penstock.open(path, index="memory")) == 32
 
 
 def test_arrays_below_are_no_samples(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ paths share do not count. Data of two splits or more are not one data set unless
 Where each file is a sample, its name and its class may be any word: there a folder counts that is
 called by the split alone, and other names do if one path in ten has such a word.
 
-A single file, and a text file or table of paths, are what the user chose: no split is asked for.
+A single file, and a text file or table of paths, are what the user chose: no split is asked for,
+unless the file is a tar, whose members have paths.
 """
 
 from __future__ import annotations
@@ -130,6 +131,7 @@ def choose(files: Files, place: Location, samples: bool = False) -> list[int] | 
     """Choose the rows of the files of `place.splits`; None for all.
 
     UsageError if the files are of several splits of which none is chosen, or if one is not there.
+    They may be the keys of an archive as well.
     """
     wanted = place.splits
     if wanted == () or (wanted is None and not _may_differ(files)):
@@ -227,7 +229,7 @@ def narrow_place(place: Location, store: Store, split: Any) -> tuple[Location, S
     """Narrow a place to splits: to the folder below it that is the only one asked for, if there
     is one, which is returned too."""
     wanted = normalize(split)
-    if place.kind == "file":
+    if place.kind == "file" and wanted and not place.name.lower().endswith(".tar"):
         raise UsageError(f"{place.path} is one file: leave split= out, or name a folder or pattern")
     chosen = replace(place, splits=wanted)
     if place.kind != "folder" or len(wanted) != 1:

@@ -27,7 +27,7 @@ from ...extent import Files, Int, Names
 from ..fields import Field
 from ..layout import RowTable
 from ..table import Index
-from . import detection, options, shards
+from . import detection, options, shards, splits
 from .image_annotations import IMAGE, IMAGE_SUFFIXES
 from .shards import Scan
 
@@ -177,7 +177,21 @@ def build(
             )
     parts = tuple(Field(name, np.dtype(np.uint8), None) for name in fields)
     keys = shards.join_names([shard.keys for shard in contents])
+    rows = _choose_rows(scan.place, keys, layouts[0].length)
+    if rows is not None:
+        keys = Names.of([keys[row] for row in rows])
+        layouts = [
+            RowTable(file[rows], np.asarray(one.offset)[rows], one.length[rows]) for one in layouts
+        ]
+        labels = labels if labels is None else labels[rows]
     return Index("tar", files, parts, tuple(layouts), sources, classes, labels, keys)
+
+
+def _choose_rows(place: shards.Location, keys: Names, length: Int) -> list[int] | None:
+    """Choose the samples whose keys are of the split that is asked for; None for all."""
+    if place.kind != "file" and place.splits is not None:
+        return None  # the files are of it
+    return splits.choose(Files(place.path, keys.text, keys.ends, length, length), place, True)
 
 
 def _count_members(contents: Sequence[TarShard]) -> dict[str, int]:
