@@ -83,7 +83,7 @@ BUDGETS = {
     "": 1_731,
     "cache": 4_003,
     "checkpoint": 6_531,
-    "cli": 2_400,
+    "cli": 2_403,
     "convert": 2_706,
     "dataset": 4_752,
     "demo": 452,

@@ -116,6 +116,23 @@ def test_inspect_shows_and_writes_nothing(photos):
     assert not os.path.exists(f"{photos}.penstock")
 
 
+def test_splits_are_listed_and_indexed(tmp_path, monkeypatch):
+    """inspect lists the splits of a folder and their sizes; each choice has its own index."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("train-0", "train-1", "test-0"):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / f"data/{name}.jsonl").write_text('{"a": 1}\n')
+        os.utime(tmp_path / f"data/{name}.jsonl", (1, 1))
+    os.utime(tmp_path / "data", (1, 1))
+    said = " ".join(run("inspect", tmp_path / "data", code=1).stderr.split())
+    assert "has the splits test (1 file, 9 bytes), train (2 files, 18 bytes)" in said
+    assert "2 samples" in run("inspect", tmp_path / "data", "-o", "split=train").stdout
+    for split, done in (("train", "made in"), ("test", "made in"), ("train", "is up to date")):
+        text = run("index", tmp_path / "data", "-o", f"split={split}").stdout
+        assert f"index {done}" in text
+    assert ": fresh" in run("inspect", tmp_path / "data", "-o", "split=train").stdout
+
+
 def test_inspect_says_what_is_unpacked_together(tmp_path):
     """Of compressed lines the bytes are those stored, and the lines of a frame come together."""
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n' * 900))

@@ -59,14 +59,17 @@ def index(
     """
     if field is not None and not positions:
         raise UsageError("--field is for --positions: leave it out, or give both")
-    before = _stamp_sidecars(path)
+    before, began = _stamp_sidecars(path), time.time()
     started = time.monotonic()
     dataset = open_data(path, options, "rebuild" if force else "auto")
     if dataset.sidecar is None:
         raise SystemExit(1)
     seconds = time.monotonic() - started
     console.show(f"[bold]{console.escape(dataset.path)}[/]: {describe_index(dataset)}")
-    is_same = _stamp_sidecars(path).get(dataset.sidecar) == before.get(dataset.sidecar)
+    now = _stamp_sidecars(path)
+    is_same = now.get(dataset.sidecar) == before.get(dataset.sidecar)
+    if dataset.sidecar not in now:  # of a split
+        is_same = os.path.getmtime(dataset.sidecar) < began
     done = "is up to date" if is_same else f"made in {seconds:.2f} s"
     console.show(f"index {done}: {console.escape(dataset.sidecar)}")
     if positions:
