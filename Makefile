@@ -47,7 +47,7 @@ test-long: $(STAMPS)/ray  ## what takes long, and EXAMPLES=200 of each property;
 # with these in front of it, so that nothing that they ask for replaces what the project is tested with.
 # Lightning asks mpi4py, whose library lies in .venv/lib.
 TRAINERS := accelerate==1.15.0 transformers==5.23.0 pytorch-lightning==2.6.6 torchtitan==0.3.0 torchdata==0.11.0 \
-  'jax[cpu]==0.10.2' grain==0.2.18 keras==3.15.1 deepspeed==0.19.8
+  'jax[cpu]==0.10.2' grain==0.2.18 keras==3.15.1 deepspeed==0.19.8 trl==1.16.0
 # Ray's tests are test-long's, which installs it.
 test-trainers: $(VENV)-trainers/.stamp  ## one scenario under accelerate, Trainer, Lightning, torchtitan, JAX, ...
 	OMP_NUM_THREADS=1 LD_LIBRARY_PATH=$(CURDIR)/$(VENV)/lib $(VENV)-trainers/bin/python -m pytest tests/trainers --ignore tests/trainers/test_ray.py -m "" -n 2 --dist loadfile $(ARGS)
