@@ -369,7 +369,7 @@ def test_a_changed_file_is_told_and_kept_by_nobody(tmp_path):
     """The cache blocks of a file that changed fail, on the rank that wants them; others go on."""
     for name in ("a", "b"):
         np.save(tmp_path / f"{name}.npy", np.full((100, 100), ord(name), np.uint8))
-    dataset = penstock.open([tmp_path / "a.npy", tmp_path / "b.npy"])
+    dataset = penstock.open([tmp_path / "a.npy", tmp_path / "b.npy"], sample="row")
     (tmp_path / "b.npy").write_bytes((tmp_path / "b.npy").read_bytes()[:5000])
     cache = penstock.Cache(ram_bytes=1 << 20, cache_block_bytes=100)
     with penstock.Loader(dataset, 1, shuffle="none", cache=cache, rank=0, world_size=1) as loader:
