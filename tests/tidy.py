@@ -90,7 +90,7 @@ BUDGETS = {
     "doctor": 1_390,
     "engine": 5_795,
     "images": 1_532,
-    "index": 13_429,
+    "index": 13_504,
     "loader": 6_437,
     "order": 2_612,
     "penstock_bench": 12_963,

@@ -1,4 +1,4 @@
-"""Arrays of which a file is a sample: HDF5, npz and npy, against numpy."""
+"""Arrays of which a file or a group is a sample: HDF5, npz, npy and Zarr, against numpy."""
 
 from __future__ import annotations
 
@@ -149,3 +149,43 @@ def test_truncated_files(tmp_path: Path) -> None:
     (tmp_path / "1.npy").write_bytes(data[:-1])
     with pytest.raises(FormatError, match="truncated"):
         penstock.open(tmp_path, sample="file", index="memory")
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("chunks", [(4, 6, 5), (3, 4, 5)])
+@pytest.mark.parametrize("compressors", [None, "auto"])
+def test_zarr_groups(version: int, chunks: Any, compressors: Any, tmp_path: Path) -> None:
+    """Of a folder of Zarr groups each is a sample, if that is said; chunks are no samples."""
+    zarr = pytest.importorskip("zarr")
+    wanted = np.random.default_rng(1).random((FILES, 4, 6, 5))
+    for number in range(FILES):
+        group = zarr.open_group(tmp_path / f"{number}.zarr", mode="w", zarr_format=version)
+        group.create_array("full", data=wanted[number], chunks=chunks, compressors=compressors)
+        group.create_array("targets", data=np.array([number, 1.0]))
+    with pytest.raises(UsageError, match="sample='file' if each is a sample"):
+        penstock.open(tmp_path)
+    for _ in range(2):  # made, and saved
+        dataset = penstock.open(tmp_path, sample="file")
+        assert len(dataset) == FILES
+        for number in range(FILES):
+            np.testing.assert_array_equal(dataset[number]["full"], wanted[number])
+            np.testing.assert_array_equal(dataset[number]["targets"], [number, 1.0])
+    with penstock.Loader(dataset, FILES, shuffle="none") as loader:
+        np.testing.assert_array_equal(next(iter(loader))["full"], wanted)
+    more = zarr.open_group(tmp_path / "9.zarr", mode="w", zarr_format=version)
+    more.create_array("full", data=wanted[0], chunks=chunks, compressors=compressors)
+    with pytest.raises(FormatError, match="6 of 7 groups have 'targets': choose others by fields="):
+        penstock.open(tmp_path, sample="file")
+    assert len(penstock.open(tmp_path, sample="file", fields={"x": "full"})) == FILES + 1
+
+
+def test_groups_in_a_group(tmp_path: Path) -> None:
+    """Groups of a Zarr group are samples likewise."""
+    zarr = pytest.importorskip("zarr")
+    root = zarr.open_group(tmp_path / "x", mode="w")
+    for number in range(3):
+        root.create_group(f"g{number}").create_array("x", data=np.full((2, 2), number + 1))
+    with pytest.raises(FormatError, match="sample='file' if each group is a sample"):
+        penstock.open(tmp_path / "x")
+    dataset = penstock.open(tmp_path / "x", sample="file")
+    assert [int(sample["x"].sum()) for sample in dataset] == [4, 8, 12]

@@ -179,6 +179,12 @@ def _detect_folder(
         if format is not None and "folder" in FORMATS[format].kinds
         if has_sample or format not in ("npy", "npz")  # else a tree, of files that are samples
     }
+    zarr = next((name for name in formats if ".zarr/" in name), None)
+    if zarr is not None:
+        if has_sample:
+            return "zarr"
+        what = f"{store.root} holds Zarr arrays or groups ({zarr.partition('.zarr/')[0]}.zarr)"
+        raise UsageError(f"{what}: give sample='file' if each is a sample, or open one of them")
     if not of_shards:
         return "tree"
     shard, chosen = next(iter(of_shards.items()))

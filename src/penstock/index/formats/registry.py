@@ -296,7 +296,7 @@ FORMATS: dict[str, Format] = {
             "zarr",
             "a folder that is a Zarr array or group; an array is a field",
             ("folder",),
-            ("dataset", "fields", "label", "fill"),
+            ("dataset", "fields", "label", "fill", "sample"),
             "options.normalize_arrays",
             folder="zarr.is_array_or_group",
         ),

@@ -10,6 +10,7 @@ Options:
               have equal first axes.
     label     path of an array of integers with the labels; by default "label",
               "labels" or "y" in the group, where it has one axis of integers; "" for none.
+    sample    "file": each group or array in the folder is a sample, and an array is its field.
     fill      True: chunks that do not exist hold the fill value; by default they are an error,
               because a lost file would read as zeros.
 """
@@ -20,7 +21,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -111,9 +112,12 @@ def build(
     fields: Mapping[str, str] | None = None,
     label: str | None = None,
     fill: bool = False,
+    sample: str | None = None,
 ) -> Index:
-    """The index of the rows of one array, or of several side by side."""
+    """The index of the rows of one array, or of several side by side; or of groups."""
     asked = {"data": dataset} if dataset is not None else fields
+    if sample == "file":
+        return _index_groups(scan, asked, label, fill)
     named = _list_group(scan.store) if asked is None else asked
     arrays = {name: _read_array(scan.store, path) for name, path in named.items()}
     if label is None and asked is None and len(arrays) > 1:
@@ -156,6 +160,70 @@ def build(
     return Index("zarr", files, parts, tuple(layouts), sources, label_column=labels)
 
 
+def _index_groups(
+    scan: Scan, asked: Mapping[str, str] | None, label: str | None, fill: bool
+) -> Index:
+    """Make the index of the groups, or arrays, in a folder, each of which is a sample."""
+    store = scan.store
+    if label:
+        raise UsageError("with sample='file' Zarr has no label=: take the array as a field")
+    metas = [name for meta in _META for name in store.match(f"*/{meta}")]
+    groups = sorted({meta.split("/")[0] for meta in metas})
+    columns: dict[str, list[ZarrArray]] = {}
+    for group in groups:
+        named = _list_group(store, f"{group}/") if asked is None else asked
+        for name, path in named.items():
+            columns.setdefault(name, []).append(_read_array(store, f"{group}/{path}"))
+    if not columns:
+        raise FormatError(f"{store.root} holds no Zarr groups, of which each is a sample: check it")
+    tables: list[Files] = []
+    fields: list[Field] = []
+    layouts: list[tuple[bool, ChunkGrid]] = []
+    start = 0
+    for name, arrays in columns.items():
+        first = arrays[0]
+        likeness = (first.shape, first.codec_options, first.chunk, first.order)
+        grids = []
+        for array in arrays:
+            if (array.shape, array.codec_options, array.chunk, array.order) != likeness:
+                raise FormatError(
+                    f"{array.where} is unlike {first.where}: choose others by fields="
+                )
+            files, number = _list_chunk_files(store, array, fill, scan.progress)
+            grid = _locate_chunks(store, array, files, number, fill, scan.progress)
+            grids.append(grid._replace(file=(grid.file + np.uint32(start)).astype(np.uint32)))
+            tables.append(files)
+            start += len(files)
+        if len(arrays) != len(groups):
+            have = f"{len(arrays):,} of {len(groups):,} groups have {name!r}"
+            raise FormatError(f"{store.root}: {have}: choose others by fields=")
+        whole = replace(
+            first,
+            shape=(len(arrays), *first.shape),
+            chunk=(1, *first.chunk),
+            order=(0, *(axis + 1 for axis in first.order)),
+            inner=first.inner and (1, *first.inner),
+        )
+        chunks = (
+            np.concatenate(column) for column in zip(*(one[3:] for one in grids), strict=True)
+        )
+        itemsize = first.dtype.itemsize
+        joint = ChunkGrid(whole.shape, whole.inner or whole.chunk, itemsize, *chunks)
+        layouts.append((whole.plain and bool((joint.length >= 0).all()), joint))
+        fields.append(Field(name, first.dtype, first.shape, Codec("zarr", whole.codec_options)))
+    while len(tables) > 1:
+        tables = [functools.reduce(joined, tables[at : at + 2]) for at in range(0, len(tables), 2)]
+    places: list[Layout] = []
+    for row, (plain, joint) in enumerate(layouts):
+        verbatim = lay_out_verbatim(joint, len(tables[0])) if plain else None
+        if verbatim is not None:
+            fields[row] = replace(fields[row], codec=None)
+        places.append(group_chunks(joint) if verbatim is None else verbatim)
+    read = sorted({array.meta for arrays in columns.values() for array in arrays} | set(metas))
+    sources = joined(store.folders([""]), joined(tables[0], store.stat(read)))
+    return Index("zarr", tables[0], tuple(fields), tuple(places), sources)
+
+
 # -- metadata --------------------------------------------------------------------------------------
 
 
@@ -170,21 +238,22 @@ def _read_json(store: Store, name: str) -> Any:
     return document
 
 
-def _list_group(store: Store) -> dict[str, str]:
+def _list_group(store: Store, at: str = "") -> dict[str, str]:
     """List the arrays right below the top, or the top itself."""
-    errors = store.probe(unseen(store.root, list(_META)))[1]
+    errors = store.probe(unseen(store.root, [f"{at}{meta}" for meta in _META]))[1]
 
     def is_array(name: str) -> bool:
         return bool(_read_json(store, name).get("node_type") == "array")
 
-    if not errors[1] or (not errors[0] and is_array("zarr.json")):
+    if not errors[1] or (not errors[0] and is_array(f"{at}zarr.json")):
         return {"data": ""}
-    metas = store.match("*/.zarray" if errors[0] else "*/zarr.json")
-    names = sorted(meta.split("/")[0] for meta in metas)
+    metas = store.match(f"{at}*/.zarray" if errors[0] else f"{at}*/zarr.json")
+    names = sorted(meta.removeprefix(at).split("/")[0] for meta in metas)
     if not errors[0]:
-        names = [name for name in names if is_array(f"{name}/zarr.json")]
+        names = [name for name in names if is_array(f"{at}{name}/zarr.json")]
     if not names:
-        raise FormatError(f"{store.root} holds no arrays at its top: name some with fields=")
+        what = f"{store.root}/{at}".rstrip("/") + " holds no arrays at its top"
+        raise FormatError(f"{what}: give fields=, or sample='file' if each group is a sample")
     return {name: name for name in names}
 
 
