@@ -26,6 +26,7 @@ from .read_method import (
     survey_files,
 )
 from .request_queue import AGING, PURPOSES, Aging, Purpose, check_purpose, make_tallies
+from .threads import name_refusal
 
 crc32c = _core.crc32c
 """CRC-32C of bytes-like data: (data, before=0) -> int, as in the stub of the core."""
@@ -76,17 +77,18 @@ class NativeEngine:
         self._budget = budget
         self._facts = survey_files(files, mean_bytes, self._keep_open_max)
         self.choice = choose_method(self._facts, budget)
-        self._core = _core.Engine(
-            root=os.fsencode(files.root),
-            names=files.names,
-            ends=files.ends,
-            size=files.size,
-            mtime_ns=files.mtime_ns,
-            keep_max=self._keep_open_max,
-            backend=_backend_numbers[self.choice.backend],
-            direct=self.choice.direct,
-            threads=self.choice.threads,
-        )
+        with name_refusal("a thread that reads files did not start"):
+            self._core = _core.Engine(
+                root=os.fsencode(files.root),
+                names=files.names,
+                ends=files.ends,
+                size=files.size,
+                mtime_ns=files.mtime_ns,
+                keep_max=self._keep_open_max,
+                backend=_backend_numbers[self.choice.backend],
+                direct=self.choice.direct,
+                threads=self.choice.threads,
+            )
         self._core.throttle(budget.bytes_per_s or 0.0)
 
     def submit(

@@ -32,7 +32,7 @@ from ..extent import Files, unseen
 from .globbing import expand_braces, has_magic
 from .leftovers import is_left_over
 from .read_method import LOCAL, find_file_system
-from .threads import ThreadPool
+from .threads import ThreadPool, name_refusal
 
 Progress = Callable[[int], None]
 """Function called with the number of files seen so far: at once, and then about ten times a
@@ -169,9 +169,11 @@ class Posix:
 
     def scan(self, extensions: Sequence[str] = (), progress: Progress | None = None) -> Listing:
         suffixes = [os.fsencode(extension.lower()) for extension in extensions]
-        names, ends, size, mtime_ns, folder, folder_names, folder_ends, folder_ns, failures = (
-            _core.scan_folder(os.fsencode(self.root), suffixes, limits.scan_threads, progress)
-        )
+        root, threads = os.fsencode(self.root), limits.scan_threads
+        with name_refusal("a thread that lists files did not start"):
+            names, ends, size, mtime_ns, folder, folder_names, folder_ends, folder_ns, failures = (
+                _core.scan_folder(root, suffixes, threads, progress)
+            )
         for code, name in failures[:1]:
             more = f" (and {len(failures) - 1:,} more like it)" if len(failures) > 1 else ""
             path = os.path.join(self.root, os.fsdecode(name)).rstrip("/")

@@ -8,12 +8,13 @@ returning, leaves the lock taken, and every other thread would wait for ever.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
@@ -73,6 +74,17 @@ def build_refusal(what: str, error: Exception) -> LimitError:
         f"{what}: {error}: the limit of processes (`ulimit -u`, pids.max of the container) or of "
         f"memory is reached: raise it, or ask for fewer threads and processes"
     )
+
+
+@contextlib.contextmanager
+def name_refusal(what: str) -> Iterator[None]:
+    """Raise LimitError where the system refuses the core a thread: what did not start."""
+    try:
+        yield
+    except RuntimeError as error:
+        if os.strerror(errno.EAGAIN) not in str(error):
+            raise
+        raise build_refusal(what, error) from None
 
 
 def start_threads(

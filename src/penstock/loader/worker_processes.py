@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import mmap
 import multiprocessing
 import os
@@ -40,12 +41,20 @@ from .. import limits
 from ..engine.threads import build_refusal, start_threads
 from ..errors import UsageError, WorkerError
 from .decode import make_raisable
-from .workers import Opening, TimedFetch, WorkerTime, check_process, make_timeout_error, open_fetch
+from .workers import (
+    Opening,
+    TimedFetch,
+    WorkerTime,
+    check_process,
+    make_timeout_error,
+    open_fetch,
+)
 
 Reduce = Callable[[Any], Any]
 """Reduce a part of a result, as `pickle.Pickler.reducer_override` does: NotImplemented for most."""
 
 _stop_s = 0.5
+_retire_tasks = 16  # of a worker, after which slots that none of them needed are closed
 
 
 class WorkerProcesses:
@@ -71,6 +80,7 @@ class WorkerProcesses:
         self._drops: deque[int] = deque()  # requested by destructors, which must not wait
         self._dropped: set[int] = set()  # answers to be ignored
         self._workers: list[_Worker] = []
+        self._is_closing = False
         self._finalizer = weakref.finalize(self, _stop, self._workers, self.pid)
         context = context or multiprocessing.get_context()
         try:
@@ -82,7 +92,7 @@ class WorkerProcesses:
 
     @property
     def closed(self) -> bool:
-        return not self._finalizer.alive
+        return self._is_closing or not self._finalizer.alive
 
     @property
     def pids(self) -> list[int]:
@@ -127,9 +137,19 @@ class WorkerProcesses:
         return dict(totals)
 
     def close(self) -> None:
-        self._finalizer()
-        if self.pid == os.getpid():
+        if self.pid != os.getpid():
+            self._finalizer()
+            return
+        self._is_closing = True
+        has_turn = self._lock.acquire(timeout=_stop_s)
+        if not has_turn:  # another thread waits for a result: it will find that all have ended
+            for worker in list(self._workers):
+                worker.process.kill()
+        with self._lock:
+            self._finalizer()
             self._ready.clear()
+        if has_turn:
+            self._lock.release()
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
@@ -141,8 +161,11 @@ class WorkerProcesses:
             try:
                 self._drop_tasks()
                 yield
-            except BaseException:
+            except BaseException as error:
+                is_closing = self._is_closing  # by another thread
                 self.close()
+                if is_closing and isinstance(error, Exception):
+                    raise UsageError("the workers were closed: begin another epoch") from None
                 raise
 
     def _drop_tasks(self) -> None:
@@ -156,10 +179,12 @@ class WorkerProcesses:
             for worker in self._workers:
                 if ticket in worker.tasks:
                     self._dropped.add(ticket)
+                    # For later tasks: a worker does one after the other.
+                    worker.free.append(worker.tasks[ticket])
                     with contextlib.suppress(
                         ConnectionError
                     ):  # the worker's end is noticed elsewhere
-                        worker.connection.send((ticket, None, None))
+                        worker.connection.send((ticket, None, None, ()))
 
     def _receive(self, timeout_s: float | None) -> bool:
         """Wait for answers or the end of a worker. Returns False if neither came in time."""
@@ -180,7 +205,6 @@ class WorkerProcesses:
             slot = worker.tasks.pop(ticket)
             if ticket in self._dropped:
                 self._dropped.remove(ticket)
-                worker.free.append(slot)
             else:
                 reply = _Reply(ticket, size, buffers, pickled, WorkerTime(*spent))
                 self._ready[ticket] = worker, slot, reply
@@ -199,7 +223,7 @@ class WorkerProcesses:
 
 def _describe_exit(code: int | None) -> str:
     if code is None:
-        return "it closed its connection"
+        return "it closed its connection, or the program takes its children's exit codes (SIGCHLD)"
     if code >= 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name
@@ -221,7 +245,9 @@ class _Worker:
         self.tasks: dict[int, _Slot] = {}
         self.ready = 0
         self.free: deque[_Slot] = deque()
-        self._slots = 0
+        self._numbers = itertools.count()  # of slots
+        self._slots: set[_Slot] = set()
+        self._sent = self._spare = 0  # tasks; slots that were free before each of the last of them
         try:
             self.process: BaseProcess = context.Process(  # type: ignore[attr-defined]
                 target=_run_worker,
@@ -231,6 +257,8 @@ class _Worker:
             )
             with _block_interrupts():
                 self.process.start()
+            # A forked child that exits would end the workers of its parent. Ours end by themselves.
+            _list_children().discard(self.process)
         except OSError as error:
             self.connection.close()
             raise build_refusal(f"worker process {number} did not start", error) from None
@@ -241,20 +269,32 @@ class _Worker:
             theirs.close()
 
     def send(self, ticket: int, task: Any) -> None:
-        if self.free:
-            slot, fresh = self.free.popleft(), False
+        spare = self._retire_slots()
+        fresh = not self.free
+        if fresh:
+            slot = _Slot(next(self._numbers), os.memfd_create("penstock", os.MFD_CLOEXEC))
+            self._slots.add(slot)
         else:
-            slot, fresh = _Slot(self._slots, os.memfd_create("penstock", os.MFD_CLOEXEC)), True
-            self._slots += 1
+            slot = self.free.popleft()
         self.tasks[ticket] = slot
-        self.connection.send((ticket, slot.number, task))
+        self.connection.send((ticket, slot.number, task, spare))
         if fresh:
             send_handle(self.connection, slot.descriptor, self.process.pid)
+
+    def _retire_slots(self) -> list[int]:
+        """Retire the slots that no task has needed for a while; return their numbers."""
+        self._spare, self._sent = min(self._spare, len(self.free)), self._sent + 1
+        if self._sent % _retire_tasks:
+            return []
+        retired = [self.free.pop() for _ in range(self._spare)]
+        self._slots.difference_update(retired)
+        self._spare = len(self.free)
+        return [slot.number for slot in retired]
 
     def unpack(self, slot: _Slot, reply: _Reply) -> Any:
         """Return the result in a slot. Its arrays stay there until the last of them is gone."""
         base = slot.memory(reply.size)[: reply.size]
-        lent = self._slots - len(self.free) - len(self.tasks) - self.ready
+        lent = len(self._slots) - len(self.free) - len(self.tasks) - self.ready
         if lent > limits.lent_slots_max:  # the user keeps batches: bound the descriptors
             base = base.copy()
             self.free.append(slot)
@@ -393,11 +433,19 @@ def _stop(workers: list[_Worker], pid: int) -> None:
     while running and (left_s := deadline_s - time.monotonic()) > 0:
         running -= set(wait(list(running), left_s))
     for worker in workers:
-        if worker.process.is_alive():
+        if worker.process.sentinel in running:
             worker.process.kill()
         worker.process.join()
-        worker.process.close()
+        with contextlib.suppress(ValueError):  # the program ignores SIGCHLD, or reaps all children
+            worker.process.close()
         worker.connection.close()
+    workers.clear()
+
+
+def _list_children() -> set[BaseProcess]:
+    """List the processes that multiprocessing ends when an interpreter does."""
+    children: set[BaseProcess] = getattr(multiprocessing.process, "_children", set())
+    return children
 
 
 # -- inside a worker process -----------------------------------------------------------------------
@@ -438,7 +486,9 @@ def _receive_tasks(
                 return
             if message is None:
                 return
-            ticket, number, task = message
+            ticket, number, task, retired = message
+            for spare in retired:
+                del slots[spare]
             if number is None:
                 dropped.add(ticket)
                 continue

@@ -101,9 +101,12 @@ def _convert_field(field: Any) -> Any:
     return field
 
 
-def _rebuild_tensor(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+def _rebuild_tensor(
+    array: np.ndarray[Any, Any], dtype: torch.dtype, size: Any = None, stride: Any = None
+) -> torch.Tensor:
     tensor = torch.from_numpy(array)
-    return tensor if tensor.dtype == dtype else tensor.view(dtype)
+    tensor = tensor if tensor.dtype == dtype else tensor.view(dtype)
+    return tensor if size is None else tensor.as_strided(size, stride)
 
 
 def reduce_tensor(value: Any) -> Any:
@@ -114,7 +117,17 @@ def reduce_tensor(value: Any) -> Any:
         return torch.nested.as_nested_tensor, (list(value.unbind()),)
     if value.layout != torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
         return NotImplemented
-    return _rebuild_tensor, (_share_memory(value.contiguous()), value.dtype)
+    size, stride = value.size(), value.stride()
+    if not value.numel() or (value.is_contiguous() and 1 not in size):
+        return _rebuild_tensor, (_share_memory(value.contiguous()), value.dtype)
+    # The memory as it is, so that the layout stays (channels_last); but a part of other memory is
+    # packed, in the sequence of its axes.
+    reach = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if reach > value.numel():
+        value = value.clone()
+        stride, reach = value.stride(), value.numel()
+    flat = _share_memory(value.as_strided((reach,), (1,)))
+    return _rebuild_tensor, (flat, value.dtype, size, stride)
 
 
 def pin(data: Any) -> Any:
