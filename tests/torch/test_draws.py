@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,10 @@ def walk(loader: DataLoader, state: Any = None, stop: int | None = None) -> tupl
                 break
         return images, loader.state_dict()
     finally:
-        loader.close()  # threads that draw hold numpy's lock, and the next test forks
+        loader.close()
+        for thread in threading.enumerate():  # one that draws holds a lock, and the next test forks
+            if thread.name.startswith("penstock-worker"):
+                thread.join()
 
 
 KINDS: dict[str, dict[str, Any]] = {
