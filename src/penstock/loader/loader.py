@@ -48,7 +48,7 @@ from .epoch import DeviceTransfer, EpochIterator, OpenEpoch, OpenIterators, reco
 from .explain import Explanation, Setup, explain_run, hold_images
 from .global_generators import DrawWatch
 from .metrics import serve_if_configured
-from .sampler import make_step_sampler
+from .sampler import make_step_sampler, pick_others
 from .sources import ArraySource, DecodeSource, Decoding
 from .step_reader import ReadResources, StepReader, Submit, TicketRouter, make_fork_error
 
@@ -143,6 +143,7 @@ class Loader:
         group: int = 64,
         num_workers: None = None,
     ) -> None:
+        self._given = {name: value for name, value in locals().items() if name != "self"}
         if num_workers is not None:
             what = "give decode_threads=, or use penstock.torch.DataLoader"
             raise UsageError(f"num_workers is {num_workers!r}, and a Loader has none: {what}")
@@ -220,6 +221,7 @@ class Loader:
         self._history: list[dict[str, float]] = []  # of epochs that were walked to their end
         self._iterators = OpenIterators()
         self._turn = make_turn()  # of the thread that begins an epoch, or closes
+        self._names = frozenset([*vars(self), "_names"])  # others are a subclass's, or the user's
 
     # -- for the trainer -----------------------------------------------------------------
 
@@ -490,6 +492,17 @@ class Loader:
                 self._leased_budget.leave()
                 self._leased_budget, self._budget = None, self._requested_budget
             self._router = self._arena = None
+
+    def __getstate__(self) -> Any:
+        """Return what a copy in another process is made of: it goes on as a restored loader."""
+        given = self._given | {"budget": self._requested_budget}
+        return given, pick_others(self, self._names), self.step_sampler.position
+
+    def __setstate__(self, state: Any) -> None:
+        given, others, position = state
+        Loader.__init__(self, **given)
+        vars(self).update(others)
+        self.step_sampler.restore_position(position)
 
     def __enter__(self) -> Loader:
         return self

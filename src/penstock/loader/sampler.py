@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -244,6 +244,20 @@ class StepSampler:
             )
             self._cursor = Cursor(identity, len(steps), self._weights, has_rows, unit)
             return self._cursor
+
+    @property
+    def position(self) -> dict[str, Any] | None:
+        """Position of a run that has begun, or was restored or named; else None."""
+        state = None if self._cursor is None else self._cursor.state()
+        has_moved = state and (state["epoch"] or state["step"] or "weights" in state)
+        return state if has_moved else None
+
+    def restore_position(self, position: Mapping[str, Any] | None) -> None:
+        """Go on at a position; at the begin of an epoch, with any batches."""
+        if position is not None and (position["step"] or "weights" in position):
+            self.restore(position)
+        elif position is not None:
+            self.set_epoch(position["epoch"])
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Move to the position of `state`, on the ranks there are now.
@@ -506,6 +520,11 @@ class StepSampler:
             locality if self.assignment == "local" else None,
             balance=None if self._balancing is None else self._balancing.locate(locality),
         )
+
+
+def pick_others(loader: Any, names: Collection[str]) -> dict[str, Any]:
+    """Return the attributes of a loader that have other names, to be pickled with it."""
+    return {name: value for name, value in vars(loader).items() if name not in names}
 
 
 def make_step_sampler(

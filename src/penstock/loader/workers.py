@@ -390,6 +390,9 @@ class EpochTasks(Protocol):
         """Record that the epoch has no further batch."""
         ...
 
+    @property
+    def position(self) -> dict[str, Any] | None: ...
+    def restore_position(self, position: Any) -> None: ...
     def set_epoch(self, epoch: int) -> None: ...
     def restore(self, state: Mapping[str, Any]) -> None: ...
 
@@ -437,6 +440,14 @@ class SamplerTasks:
     @property
     def place(self) -> Place:
         return self._requested_place or detect(None, None, os.environ, sys.modules)
+
+    @property
+    def position(self) -> dict[str, Any]:
+        return self.cursor.state()
+
+    def restore_position(self, position: Mapping[str, Any]) -> None:
+        """Go on at the position of a loader in another process."""
+        self.restore(position)
 
     def begin(self) -> tuple[int, int]:
         with contextlib.suppress(TypeError):  # a sampler without a length

@@ -39,7 +39,7 @@ from ..loader.epoch import DeviceTransfer, EpochIterator, OpenEpoch, OpenIterato
 from ..loader.explain import Explanation, Setup, explain_run, hold_images
 from ..loader.loader import Loader
 from ..loader.metrics import serve_if_configured
-from ..loader.sampler import StepSampler, make_step_sampler
+from ..loader.sampler import StepSampler, make_step_sampler, pick_others
 from ..loader.sources import WorkerSource
 from ..loader.worker_processes import WorkerProcesses
 from ..loader.workers import EpochTasks, InlineWorkers, SamplerTasks, Workers, WorkerThreads
@@ -184,6 +184,7 @@ class DataLoader:
         cache: Cache | None = None,
         budget: Budget | None = None,
     ) -> None:
+        self._given = {name: value for name, value in locals().items() if name != "self"}
         num_workers = check_integer("num_workers", num_workers)
         check_kinds(dataset, sampler, batch_sampler, collate_fn, worker_init_fn, generator)
         kind = parse_shuffle(shuffle, dataset)
@@ -278,6 +279,7 @@ class DataLoader:
             chosen_device = self.device
             self._open_transfer = lambda: CopyTransfer(CudaStreams(chosen_device))
         self._has_warned = False
+        self._names = frozenset([*vars(self), "_names", "_initialized"])
         self._initialized = True
 
     @classmethod
@@ -453,6 +455,16 @@ class DataLoader:
             if self._leased_budget is not None:
                 self._leased_budget.leave()
                 self._leased_budget = None
+
+    def __getstate__(self) -> Any:
+        """Return what a copy in another process is made of: it goes on as a restored loader."""
+        return self._given, pick_others(self, self._names), self._epochs.position
+
+    def __setstate__(self, state: Any) -> None:
+        given, others, position = state
+        DataLoader.__init__(self, **given)
+        vars(self).update(others)
+        self._epochs.restore_position(position)
 
     def __repr__(self) -> str:
         return (

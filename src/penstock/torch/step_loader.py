@@ -93,7 +93,9 @@ class StepBatches(torch.utils.data.Dataset[Any]):
         return batch
 
     def __reduce__(self) -> Any:
-        raise UsageError("a StepLoader is not sent to workers: give the trainer num_workers=0")
+        raise UsageError(
+            "a StepLoader is not sent to workers: make it there, or give num_workers=0"
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that starts next, as a trainer counts.
