@@ -90,7 +90,7 @@ BUDGETS = {
     "doctor": 1_390,
     "engine": 5_811,
     "images": 1_532,
-    "index": 13_504,
+    "index": 13_515,
     "loader": 6_530,
     "order": 2_612,
     "penstock_bench": 12_963,

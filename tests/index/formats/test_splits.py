@@ -44,7 +44,7 @@ LEFT += [
 ]
 OTHERS = ("unsupervised", "extra", "part")
 FORMATS = [name for name in CONTAINERS if name not in ("listing", "megatron", "npz")]
-OF_FOLDERS = {"lmdb", "mds", "litdata", "litdata, compressed", "zarr", "zarr, compressed"}
+OF_FOLDERS = {"mds", "litdata", "litdata, compressed", "zarr", "zarr, compressed"}
 
 
 class Layout(NamedTuple):
@@ -136,7 +136,10 @@ def draw(root: Path, number: int) -> tuple[Layout, Any, bool]:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"left by a system")
     ways: list[Any] = [] if format == "npy" else [root]  # a folder of those is one of files
-    ways += [] if format == "tree" or format in OF_FOLDERS else [f"{root}/**/*.*", files]
+    if format == "lmdb":
+        ways += [f"{root}/**/data.mdb"]
+    elif format != "tree" and format not in OF_FOLDERS:
+        ways += [f"{root}/**/*.*", files]
     return layout, rng.choice(ways), len(splits) > 1
 
 

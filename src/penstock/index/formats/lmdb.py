@@ -30,6 +30,7 @@ import errno
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +60,12 @@ _META_HEADERS = {1: 16, 2: 24, 3: 24}
 def is_dataset(store: Store) -> bool:
     """True if the root is an environment, by the name of its file, damaged or not."""
     return not store.probe(unseen(store.root, [DATA]))[1].any()
+
+
+def has_data_beside(store: Store, name: str) -> bool:
+    """True if a lock, which readers make, is of an environment."""
+    data = f"{name.removesuffix('lock.mdb')}{DATA}"
+    return not store.probe(unseen(store.root, [data]))[1].any()
 
 
 def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,6 +112,8 @@ def build(
 ) -> Index:
     """The index of all records, environment after environment."""
     store, place = scan.store, scan.place
+    if place.kind == "folder" and not is_dataset(store) and store.match(f"**/{DATA}"):
+        place = replace(place, kind="pattern", names=(f"**/{DATA}",))  # of several environments
     if place.kind == "pattern":
         names = list_environments(store, place)
         files = store.stat(names)

@@ -172,6 +172,7 @@ FORMATS: dict[str, Format] = {
                 for magic in ("DEC0EFBE", "BEEFC0DE")
             ),
             folder="lmdb.is_dataset",
+            beside=(("lock.mdb",), "lmdb.has_data_beside"),
             environments=True,
             stamped=True,
         ),

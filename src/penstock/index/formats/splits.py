@@ -235,7 +235,8 @@ def narrow_place(place: Location, store: Store, split: Any) -> tuple[Location, S
     if place.kind != "folder" or len(wanted) != 1:
         return chosen, store, ""
     below = (split if isinstance(split, str) else split[0]).strip("/")
-    if int(store.probe(unseen(store.root, [below]))[1][0]) != errno.EISDIR:
+    is_folder = int(store.probe(unseen(store.root, [below]))[1][0]) == errno.EISDIR
+    if not is_folder or not open_store(posixpath.join(store.root, below)).some(1):
         listing = store.scan()
         names = list(map(listing.files.name, range(len(listing.files))))
         rows, places = divide_by(names, wanted)
