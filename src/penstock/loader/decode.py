@@ -232,7 +232,7 @@ class DecodeJob:
         return None if self._collation is None else self._collation.result()
 
     def _check_draws(self) -> None:
-        if self._watch is None:
+        if self._watch is None or self._watch.is_still(self._states):
             return
         samples, collate = self._samples, self._collate
 
