@@ -192,7 +192,7 @@ OPENED: dict[str, tuple[str, dict[str, Any]]] = {
     "jpeg": ("", {}),
     "png": ("", {}),
     "csv": ("", {"format": "tree"}),
-    "hdf5": ("", {"fields": {"data": "records_0"}}),
+    "hdf5": ("", {"fields": {"data": "records_0"}, "sample": "row"}),
     "tfrecord": ("", {"example": {"data": "image"}}),
     "indexed_binary": ("/*.indexed_binary", {"record_bytes": 4_900}),
     "mmap_indexed_binary": ("/*.mmap_indexed_binary", {"record_bytes": 4_900}),

@@ -155,3 +155,30 @@ def test_processes_and_inline(records: penstock.Dataset) -> None:
         for more in ({}, {"num_workers": 1}, {"num_workers": 3})
     ]
     assert found[0] == found[1] == found[2]
+
+
+class Unlucky:
+    """Items that cannot be made with the number that the process's generator gives next."""
+
+    def __init__(self) -> None:
+        state = torch.get_rng_state()
+        self.number = self.draw()
+        torch.set_rng_state(state)
+
+    def draw(self) -> int:
+        return int(torch.randint(1 << 62, ()))
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        if self.draw() == self.number:
+            raise ValueError("an unlucky draw")
+        return index
+
+
+def test_a_draw_without_a_seed_is_no_fault() -> None:
+    """The first batch that draws is made again with seeds, also where it failed without them."""
+    loader = DataLoader(Unlucky(), batch_size=2)
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+    loader.close()

@@ -282,15 +282,22 @@ class SampleSeeds:
         if not self._restores:
             seed_all(task.key)
         states = read_states()
-        batch = self._make_seeded(task, function)
+        batch: Any = None
+        fault: Exception | None = None
+        try:
+            batch = self._make_seeded(task, function)
+        except Exception as error:  # which may be due to what was drawn
+            fault = error
         moved, repeats = self._watch.suspect(states, 1)
-        if not (late := set(moved) - self._drawn) or not repeats:
-            return batch
+        if not (late := set(moved) - self._drawn) or not (repeats or fault):
+            if fault is not None:
+                raise fault
+            return batch  # type: ignore[no-any-return]
         if self._restores:
             write_states(states, late)
         self._drawn |= late
         again = self._make_seeded(task, function)
-        if is_same(batch, again):
+        if fault is None and is_same(batch, again):
             self._drawn -= late  # it makes no difference, or another thread has drawn
         return again
 
