@@ -61,8 +61,6 @@ class FetchItems:
             items = self._fetch_seeded(seeds, task, ids, is_ours)
         if self.collate is default_collate:
             return _collate_privately(items)
-        if seeds.is_idle:
-            return self.collate(items)
         return seeds.call((task.key, task.epoch, -1), self.collate, items)
 
     def _fetch_seeded(self, seeds: SampleSeeds, task: BatchTask, ids: Any, is_ours: bool) -> Any:
@@ -274,25 +272,23 @@ class SampleSeeds:
 
         A process with its own state gets it back afterwards.
         """
-        if not self._is_alone:
-            states = read_states()
-            batch = function(task)
-            self._watch.check(states, [task], function, "decode, collate_fn or the dataset")
-            return batch
-        if not self._restores:
+        if self._is_alone and not self._restores:
             seed_all(task.key)
         states = read_states()
-        batch: Any = None
+        if not self._is_alone:
+            made = function(task)
+            self._watch.check(states, [task], function, "decode, collate_fn or the dataset")
+            return made
         fault: Exception | None = None
         try:
             batch = self._make_seeded(task, function)
-        except Exception as error:  # which may be due to what was drawn
+        except Exception as error:  # what was drawn without a seed may be why
             fault = error
         moved, repeats = self._watch.suspect(states, 1)
         if not (late := set(moved) - self._drawn) or not (repeats or fault):
             if fault is not None:
                 raise fault
-            return batch  # type: ignore[no-any-return]
+            return batch
         if self._restores:
             write_states(states, late)
         self._drawn |= late
