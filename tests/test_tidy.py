@@ -158,10 +158,10 @@ def test_lazy_faces_agree_with_what_type_checkers_read() -> None:
             folder, _, attribute = dotted.rpartition(".")
             table[attribute] = folder or attribute
         read = {
-            alias.name: node.module or alias.name
+            alias.name: "." * (node.level - 1) + (node.module or alias.name)
             for node in top_level(tree)
             if isinstance(node, ast.ImportFrom)
-            and node.level == 1
+            and node.level >= 1
             and node.module != "lazy_exports"
             for alias in node.names
         }

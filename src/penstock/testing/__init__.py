@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
-    from .batch_peers import same_batch as same_batch
+    from ..loader.equal_batches import same_batch as same_batch
     from .engine import EngineSuite as EngineSuite
     from .formats import FormatSuite as FormatSuite
     from .formats import Written as Written
@@ -49,6 +49,6 @@ else:
             "formats": "FormatSuite Written",
             "peer": "PeerSuite",
             "suite": "EngineRead finish write_files",
-            "batch_peers": "same_batch",
+            ".loader.equal_batches": "same_batch",
         },
     )
