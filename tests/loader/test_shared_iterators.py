@@ -100,17 +100,27 @@ def list_samples(batch: Any) -> list[int]:
 class Switches:
     """Thread switches at random lines of penstock, and as often as the interpreter can."""
 
+    current: Switches | None = None
+    _installing = threading.Lock()  # CPython refuses two threads that install at once
+
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._interval_s = sys.getswitchinterval()
 
     def __enter__(self) -> None:
         sys.setswitchinterval(1e-6)
-        threading.settrace(self._trace_call)
+        Switches.current = self
 
     def __exit__(self, *exception: object) -> None:
-        threading.settrace(None)  # type: ignore[arg-type]
+        Switches.current = None
         sys.setswitchinterval(self._interval_s)
+
+    @classmethod
+    def begin_thread(cls) -> None:
+        """Let this thread switch, if any is to."""
+        if cls.current is not None:
+            with cls._installing:
+                sys.settrace(cls.current._trace_call)
 
     def _trace_call(self, frame: Any, event: str, argument: Any) -> Any:
         return self._trace_line if "/penstock/" in frame.f_code.co_filename else None
@@ -141,6 +151,7 @@ class Walk:
             thread.start()
 
     def _take(self, number: int) -> None:
+        Switches.begin_thread()
         while self._most is None or len(self.batches[number]) < self._most:
             try:
                 batch = next(self._shared)
@@ -267,6 +278,7 @@ def test_iterators_of_one_loader_in_threads_of_their_own(loader: Any) -> None:
     epochs: list[list[int]] = [[] for _ in range(4)]
 
     def walk(number: int) -> None:
+        Switches.begin_thread()
         epochs[number] = sorted(i for batch in loader for i in list_samples(batch))
 
     with Switches(4):
