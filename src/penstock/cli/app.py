@@ -238,7 +238,7 @@ def _prepare_output() -> None:
         stream: Any = getattr(sys, name)
         if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        else:
+        elif hasattr(stream, "reconfigure"):  # no notebook's, nor a text in memory
             is_utf8 = stream.encoding.lower() in ("utf-8", "utf8")
             stream.reconfigure(errors="backslashreplace" if is_utf8 else "replace")
 

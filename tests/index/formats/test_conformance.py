@@ -170,6 +170,7 @@ class TestNpyFiles(FormatSuite):
         return Written(
             folder / ("0.npy" if one else "*.npy"),
             {"data": [row for array in rows for row in array]},
+            {"sample": "row"},
             keys=keys,
         )
 
