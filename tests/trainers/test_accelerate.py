@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,34 @@ def test_steps_of_the_optimizer_are_those_of_a_torch_loader(data: Path) -> None:
     ours = count_steps(make_loader(StepLoader, data))
     assert ours == count_steps(plain)
     assert ours[-1] == STEPS - 1
+
+
+def test_a_loader_that_is_not_prepared_is_told(data: Path) -> None:
+    """accelerate passes it through; the batches are right."""
+    loader = Accelerator(cpu=True).prepare(make_loader(DataLoader, data))
+    with pytest.warns(UserWarning, match=r"prepare a penstock\.torch\.StepLoader instead"):
+        assert len(list(loader)) == STEPS
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(prepare(data)[1])) == STEPS
+
+
+@pytest.mark.skipif(STEPS < 3, reason="epochs are too short to be cut")
+def test_a_repeated_beginning_is_told(data: Path) -> None:
+    """A loop that cuts epochs short and does not name them gets the same batches again."""
+    _, prepared = prepare(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(iter(prepared))
+    with pytest.warns(UserWarning, match="epoch 0 begins again after . of its steps"):
+        next(iter(prepared))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once
+        next(iter(prepared))
+        _, prepared = prepare(data)
+        for epoch in range(EPOCHS):
+            prepared.set_epoch(epoch)
+            next(iter(prepared))
 
 
 def test_states_after_epochs_that_were_broken_off(data: Path) -> None:

@@ -279,6 +279,7 @@ class DataLoader:
             chosen_device = self.device
             self._open_transfer = lambda: CopyTransfer(CudaStreams(chosen_device))
         self._has_warned = False
+        self.is_dealt = False  # by a StepLoader
         self._names = frozenset([*vars(self), "_names", "_initialized"])
         self._initialized = True
 
@@ -307,6 +308,13 @@ class DataLoader:
         """
         assert self.timeout == 0 or self.num_workers > 0, "timeout needs num_workers > 0"
         self._check_seed()
+        states = sys.modules.get("accelerate.state")
+        if states is not None and states.AcceleratorState._shared_state and not self.is_dealt:
+            warnings.warn(
+                "accelerate leaves this DataLoader as it is: batches are not moved, and no "
+                "accumulation ends with an epoch: prepare a penstock.torch.StepLoader instead",
+                stacklevel=2,
+            )
         if self.pin_memory and not can_pin():
             warnings.warn(
                 "pin_memory=True has no effect: torch finds no accelerator to pin memory for",

@@ -9,6 +9,7 @@ So the trainer's dealing is ours, its skipping is a seek, and nothing of ours is
 from __future__ import annotations
 
 import sys
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -46,6 +47,9 @@ class StepBatches(torch.utils.data.Dataset[Any]):
         self._turn = make_turn()
         self.iterators = OpenIterators()
         self._taker: weakref.ref[Any] | None = None  # accelerate's loader that took the last batch
+        self._given = 0, 0  # epoch and steps of the walk that a trainer counts
+        self._has_warned = False
+        loader.is_dealt = True
 
     def __len__(self) -> int:
         """Number of samples, for trainers that report it."""
@@ -89,8 +93,22 @@ class StepBatches(torch.utils.data.Dataset[Any]):
         if batch is _end:  # a StopIteration would end the trainer's epoch without an error
             self._next, self._batches = wanted, None
             raise UsageError(f"step {step} of epoch {wanted[0]} was not read: begin it again")
-        self._next = wanted[0], step + 1
+        if step == 0 and self._given[1] and self._given[0] == wanted[0]:
+            self._warn_of_repeat(*self._given)
+        self._next = self._given = wanted[0], step + 1
         return batch
+
+    def _warn_of_repeat(self, epoch: int, steps: int) -> None:
+        """Say it once for each loader if an epoch in random order begins again."""
+        is_whole = steps >= self.loader.count_steps(epoch)
+        is_sorted = isinstance(self.loader.sampler, torch.utils.data.SequentialSampler)
+        if not (is_whole or is_sorted or self._has_warned):
+            self._has_warned = True
+            warnings.warn(
+                f"epoch {epoch} begins again after {steps} of its steps: a trainer counts whole "
+                "epochs alone; name each by set_epoch(epoch) of the prepared loader",
+                stacklevel=2,
+            )
 
     def __reduce__(self) -> Any:
         raise UsageError(
@@ -110,6 +128,7 @@ class StepBatches(torch.utils.data.Dataset[Any]):
     def choose_epoch(self, epoch: int) -> None:
         """Choose the epoch that starts next, counted from the first of the run."""
         self._epochs_before, self._is_restored = 0, False
+        self._given = 0, 0
         self._move(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,7 +145,7 @@ class StepBatches(torch.utils.data.Dataset[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.loader.load_state_dict(state)
         self._next, self._batches = None, None
-        self._epochs_before, self._is_restored = 0, True
+        self._epochs_before, self._is_restored, self._given = 0, True, (0, 0)
 
     def next_numbers(self) -> Iterator[StepNumber]:
         """Generate the numbers of the next epoch, from its first step."""
