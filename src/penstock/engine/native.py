@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from .. import _core
 from ..budget import Budget
@@ -164,6 +164,10 @@ class Arena:
 
     def __init__(self, bytes_max: int) -> None:
         self._core = _core.Arena(bytes_max)
+        self.hand_over: Callable[[Buffer], None] = self._core.hand_over
+        """Count an array of `take` as the user's from now on: only `lent_bytes` includes it."""
+        self.has_room: Callable[[list[int], int], bool] = self._core.has_room
+        """Tell whether blocks of these sizes, and so many bytes, fit below `bytes_max`."""
 
     def take(self, size_bytes: int) -> Buffer:
         """Return a writable uint8 array of the given size; its content is undefined."""
@@ -175,14 +179,6 @@ class Arena:
             what = f"no memory for a batch of {size_bytes:,} bytes"
             raise LimitError(f"{what}: lower batch_size, or cut samples into several") from None
         return block
-
-    def hand_over(self, block: Buffer) -> None:
-        """Count an array of `take` as the user's from now on: only `lent_bytes` includes it."""
-        self._core.hand_over(block)
-
-    def has_room(self, sizes: list[int], reserved_bytes: int = 0) -> bool:
-        """True if blocks of `sizes` plus `reserved_bytes` fit below `bytes_max`."""
-        return self._core.has_room(sizes, reserved_bytes)
 
     def limit(self, bytes_max: int) -> None:
         """Change the bound. Memory kept above it is freed at once."""
