@@ -14,8 +14,8 @@ RUN := $(VENV)/bin/python
 # Write what tests read. Without the rest of what they ask for: other torch packages, clouds' clients.
 WRITERS := 'mosaicml-streaming>=0.13' 'megatron-core>=0.16' 'litdata>=0.2.50'
 
-# Of the tests: some wait for deadlines, so there is one more of them than cores. Each costs 5 s of a core to start.
-WORKERS ?= $(shell echo $$((1 + $$(nproc))))
+# Of the tests: some wait, for deadlines, launchers and kills, so there are two more of them than cores. Each costs 5 s of a core to start.
+WORKERS ?= $(shell echo $$((2 + $$(nproc))))
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
@@ -37,12 +37,11 @@ demo: $(STAMPS)/penstock  ## ten seconds: an exact shuffle, kill -9 and an exact
 test: $(STAMPS)/penstock  ## the tests, the same examples every time; ARGS= are pytest's
 	$(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-# Much of it waits, for launchers, stalls and kills: two more workers than cores.
 LONG := --dist worksteal --timeout 900
 MARKS ?= long or hypothesis or wide
 EXAMPLES ?= 200
 test-long: $(STAMPS)/ray  ## what takes long, and EXAMPLES=200 of each property; ARGS= are pytest's
-	PENSTOCK_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest -n $$((1 + $(WORKERS))) $(LONG) -m '$(MARKS)' $(ARGS)
+	PENSTOCK_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest -n $(WORKERS) $(LONG) -m '$(MARKS)' $(ARGS)
 
 # Trainers and engines that call our loaders, of these versions, in an environment of their own: .venv
 # with these in front of it, so that nothing that they ask for replaces what the project is tested with.
