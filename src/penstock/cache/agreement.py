@@ -498,10 +498,10 @@ class _CacheParts:
             folder, address = leader["disk"]
             self.disk = DiskTier.attach(folder, tuple(address), job.identity(lasting=True))
         if self.replica_buffers:
-            (own,) = self.replica_buffers
+            (own_buffer,) = self.replica_buffers
             identity = job.identity(lasting=False)
             self.replica_buffers = [
-                own
+                own_buffer
                 if rank == job.place.rank
                 else RamTier.attach(tuple(members[rank]["replica_buffer"]), identity)
                 for rank in job.neighbours
@@ -521,8 +521,8 @@ class _CacheParts:
         if not self.replica_buffers:
             return None
         memories = [replica_buffer.data for replica_buffer in self.replica_buffers]
-        own = job.neighbours.index(job.place.rank)
-        return Replicas(job.replica_buffer(index), memories, own, len(index.fields))
+        own_number = job.neighbours.index(job.place.rank)
+        return Replicas(job.replica_buffer(index), memories, own_number, len(index.fields))
 
     def close(self) -> None:
         for part in (self.engine, self.peer, self.disk, self.slab, *self.replica_buffers):

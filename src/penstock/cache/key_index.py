@@ -31,11 +31,11 @@ class Addressed:
     """
 
     def __init__(self, index: Index) -> None:
-        for part, layout in zip(index.fields, index.layouts, strict=True):
+        for field, layout in zip(index.fields, index.layouts, strict=True):
             if isinstance(layout, JointChunks) and isinstance(index, JointIndex):
                 number = layout.find_coded()
                 if number is None:
-                    what = f"field {part.name!r} has another dtype in each dataset of the mixture"
+                    what = f"field {field.name!r} has another dtype in each dataset of the mixture"
                     raise UsageError(f"{what}: leave cache= out, or give a decode= for each")
                 dataset = index.parts[number]
                 what = (
@@ -43,7 +43,7 @@ class Addressed:
                 )
                 raise UsageError(f"{what} {_in_chunks}")
             if isinstance(layout, Chunked):
-                raise UsageError(f"field {part.name!r} of {index.files.root} {_in_chunks}")
+                raise UsageError(f"field {field.name!r} of {index.files.root} {_in_chunks}")
         self.index = index
         self.fields, self.layouts, self.row_bytes = index.fields, index.layouts, index.row_bytes
         self.count, self.mean_bytes = index.count, index.mean_bytes
@@ -73,12 +73,12 @@ class Addressed:
     def place_keys(self, keys: Keys, part: npt.NDArray[Any], target: Int) -> Placed:
         """Return the extents of keys in storage, with their destinations."""
         sample, number = np.divmod(keys, np.uint64(len(self.fields)))
-        parts: list[Placed] = []
+        placed: list[Placed] = []
         for field in range(len(self.fields)):
             rows = np.flatnonzero(number == field)
             extents, pieces = self.index.units(sample[rows], field)
             to, of = target[rows], part[rows].astype(np.uint32)
             if pieces is not None:
                 to, of = place_pieces(extents, pieces, to, of)
-            parts.append(Placed(*extents, of, to))
-        return Placed(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            placed.append(Placed(*extents, of, to))
+        return Placed(*(np.concatenate(column) for column in zip(*placed, strict=True)))

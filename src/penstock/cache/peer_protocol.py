@@ -187,14 +187,14 @@ def split_pieces(views: list[memoryview]) -> Iterator[list[Frame]]:
     room = limits.peer_piece_bytes
     for view in views:
         while len(view):
-            part, view = view[:room], view[room:]
-            if len(part) >= limits.peer_join_bytes:
-                piece.append(part)
+            frame, view = view[:room], view[room:]
+            if len(frame) >= limits.peer_join_bytes:
+                piece.append(frame)
             elif piece and isinstance(piece[-1], bytearray):
-                piece[-1] += part
+                piece[-1] += frame
             else:
-                piece.append(bytearray(part))
-            room -= len(part)
+                piece.append(bytearray(frame))
+            room -= len(frame)
             if room == 0:
                 yield piece
                 piece, room = [], limits.peer_piece_bytes

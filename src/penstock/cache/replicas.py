@@ -115,8 +115,8 @@ class _ReplicaBuffer:
         rows, entries, stamps = self.find(keys)
         if not len(rows):
             return rows
-        here, there, part = self.locate_pages(entries, lengths[rows], targets[rows])
-        gather(self.data, here, part, out, there)
+        here, there, used = self.locate_pages(entries, lengths[rows], targets[rows])
+        gather(self.data, here, used, out, there)
         fence()
         copied: Int = rows[self.stamps[entries] == stamps]
         return copied
@@ -131,8 +131,8 @@ class _ReplicaBuffer:
         sizes = np.minimum(-(-lengths // page), self.layout.width)
         which = np.repeat(np.arange(len(sizes)), sizes)
         inside = (np.arange(len(which)) - (np.cumsum(sizes) - sizes)[which]) * page
-        part = np.minimum(page, lengths[which] - inside)
-        return self.list_pages(entries, sizes) * page, at[which] + inside, part
+        used = np.minimum(page, lengths[which] - inside)
+        return self.list_pages(entries, sizes) * page, at[which] + inside, used
 
     def list_pages(self, entries: Int, sizes: Int) -> Int:
         """Return all pages, entry by entry."""
@@ -151,11 +151,11 @@ class Replicas:
     """
 
     def __init__(
-        self, layout: ReplicaLayout, memories: Sequence[Buffer], own: int, fields: int
+        self, layout: ReplicaLayout, memories: Sequence[Buffer], own_number: int, fields: int
     ) -> None:
         self._replica_buffers = [_ReplicaBuffer(layout, memory) for memory in memories]
-        self._replica_buffer = self._replica_buffers[own]
-        self._replica_buffers.insert(0, self._replica_buffers.pop(own))
+        self._replica_buffer = self._replica_buffers[own_number]
+        self._replica_buffers.insert(0, self._replica_buffers.pop(own_number))
         self._fields = np.uint64(fields)
         self._free = np.arange(layout.pages - 1, -1, -1)  # the first soonest.free of them
         self._soonest = Soonest(layout.entries, layout.pages)
@@ -168,11 +168,11 @@ class Replicas:
         The keys are used now.
         """
         self._sweep(uses.now(keys[-1:] // self._fields), uses)
-        left = np.arange(len(keys))
+        missing = np.arange(len(keys))
         for replica_buffer in self._replica_buffers:
-            copied = replica_buffer.copy(keys[left], lengths[left], out, targets[left])
-            left = np.delete(left, copied)
-        return np.setdiff1d(np.arange(len(keys)), left, assume_unique=True)
+            copied = replica_buffer.copy(keys[missing], lengths[missing], out, targets[missing])
+            missing = np.delete(missing, copied)
+        return np.setdiff1d(np.arange(len(keys)), missing, assume_unique=True)
 
     def offer(self, keys: Keys, lengths: Int, source: Buffer, at: Int, uses: UseTimes) -> None:
         """Copy fetched keys, at `source[at]`, that are used sooner than those here, in their
@@ -190,8 +190,8 @@ class Replicas:
         rows, entries = self._find_places(keys, np.flatnonzero(chosen))
         if len(rows):
             self._put(entries, keys[rows], times[rows], sizes[rows])
-            here, there, part = self._replica_buffer.locate_pages(entries, lengths[rows], at[rows])
-            gather(source, there, part, self._replica_buffer.data, here)
+            here, there, used = self._replica_buffer.locate_pages(entries, lengths[rows], at[rows])
+            gather(source, there, used, self._replica_buffer.data, here)
             self._publish(entries)
 
     def _sweep(self, now: int, uses: UseTimes) -> None:

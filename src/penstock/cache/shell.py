@@ -568,25 +568,25 @@ class CacheShell:
         """Send a peer those keys that are there."""
         assert self.peer is not None
         there = np.zeros(len(action.lengths), bool)
-        parts = []
+        ready_wants = []
         for want, sources in action.wants:
             ready = self._find(want, sources)
             positions = np.flatnonzero(ready.at >= 0)
             there[want.rows[positions]] = True
-            parts.append((want, ready, positions))
+            ready_wants.append((want, ready, positions))
         length = np.where(there, action.lengths, 0)
         ends = np.cumsum(length)
         total = int(ends[-1]) if len(ends) else 0
         is_large = total >= _view_bytes * np.count_nonzero(there)
-        if len(parts) == 1 and parts[0][0].tier is NodeTier.RAM and is_large:
-            ((want, ready, positions),) = parts  # views of the slab, whose contents never move
+        if len(ready_wants) == 1 and ready_wants[0][0].tier is NodeTier.RAM and is_large:
+            ((want, ready, positions),) = ready_wants  # views of the slab: its contents never move
             inside = self.layout.find_offsets(want.keys[positions], want.cache_blocks[positions])
             extents = zip(ready.at[positions] + inside, length[want.rows[positions]], strict=True)
             data = self.slab.data
             out = [data[a : a + n] for a, n in extents]
         else:
             out = [self.answers.take(total)]
-            for want, ready, positions in parts:
+            for want, ready, positions in ready_wants:
                 rows = want.rows[positions]
                 target = (ends - length)[rows]
                 self._copy_keys(want, ready, positions, length[rows], out[0], target)
