@@ -181,7 +181,7 @@ class Checkpoints:
                 self.skipped += 1
                 return False
         if self._task is not None or self._failure is not None:
-            self._wait_until(None, held=True)
+            self._wait_until(None, until_held=True)
         self._count += 1
         attempt = Attempt(self._session, self._count)
         snapshot: StateSnapshot | Exception
@@ -216,7 +216,7 @@ class Checkpoints:
                     self._save.free_memory()
             raise
         if isinstance(snapshot, Exception):
-            self._wait_until(None, held=True, raises=False)
+            self._wait_until(None, until_held=True, raises=False)
             self._failure = None  # it is this one, as the ranks tell it
             raise snapshot
         return True
@@ -282,11 +282,11 @@ class Checkpoints:
         """
         check_choice("until", until, ("committed", "held"))
         self._check_usable(closed=True)
-        self._wait_until(timeout_s, held=until == "held")
+        self._wait_until(timeout_s, until_held=until == "held")
         return self.last
 
     def _wait_until(
-        self, timeout_s: float | None, *, held: bool = False, raises: bool = True
+        self, timeout_s: float | None, *, until_held: bool = False, raises: bool = True
     ) -> None:
         """Wait for the saves under way, or until they are held. Raises the error of a failed save,
         once; it is noted for the next call unless `raises`."""
@@ -297,7 +297,7 @@ class Checkpoints:
             within.join(self._task, self._save.step)
             self._failure = self._task.error or self._failure
             self._task = None
-        if self._drain is not None and not held:
+        if self._drain is not None and not until_held:
             self._drain.wait(self._note_failure, within)
         if raises:
             failed, self._failure = self._failure, None

@@ -108,7 +108,7 @@ class Drain:
         rank_rows = self._save_ranks.run_together(describe)
         room_rows, line, repository_bytes_per_s = rank_rows[self._tiers.group[0]][2]
         sizes = [rank_rows[rank][1] for rank in self._tiers.group]
-        line_now = [WaitingSave(left, tuple(freed)) for _, (left, freed) in line]
+        line_now = [WaitingSave(left_bytes, tuple(freed)) for _, (left_bytes, freed) in line]
         choices = choose_tiers(
             sizes, [TierRoom(*row) for row in room_rows], line_now, repository_bytes_per_s
         )
@@ -123,8 +123,8 @@ class Drain:
         repository."""
         tiers = range(len(self._tiers.paths))
         queue = list(self._queue)
-        held = [sum(waiting.freed_bytes[tier] for _, waiting in queue) for tier in tiers]
-        rooms = self._tiers.measure_rooms(held)
+        held_bytes = [sum(waiting.freed_bytes[tier] for _, waiting in queue) for tier in tiers]
+        rooms = self._tiers.measure_rooms(held_bytes)
         # A save that could not be drained is tried again after this save, and not before.
         ended = self._ended
         line = [(save.number, waiting) for save, waiting in queue if save.number > ended]
@@ -318,20 +318,20 @@ def recover_held_saves(
     """
     last, newest, held_saves, folders = _find_held_saves(tiers, target, ranks)
     for attempt in sorted(held_saves, key=Attempt.parse):
-        held = held_saves[attempt]
+        held_save = held_saves[attempt]
         if _is_committed(attempt, last):
             continue
         # The next after the last that was committed, or a later one of the same job, held while the
         # saves between were still on their way.
-        if not (newest or last == held.after or _is_committed(last, attempt)):
+        if not (newest or last == held_save.after or _is_committed(last, attempt)):
             why = "another checkpoint was committed since"
-        elif _commit_held_save(held, folders[attempt], target, ranks, budget):
+        elif _commit_held_save(held_save, folders[attempt], target, ranks, budget):
             last, newest = attempt, False
             continue
         else:
             why = "shards of it are missing: were they on a host that this job does not have?"
         if target.place.rank == 0:
-            step = held.index.step
+            step = held_save.index.step
             text = f"step {step} was held on tiers and is not committed: {why}"
             target.repository.storage.warn(text)
 
@@ -361,8 +361,8 @@ def _find_held_saves(
             last = repository.find_last_attempt()
         described = []
         for folder, attempt in tiers.list_held_folders():
-            held = read_held_save(tiers.storage, folder)
-            document = None if held is None else held.encode()
+            held_save = read_held_save(tiers.storage, folder)
+            document = None if held_save is None else held_save.encode()
             shards = tiers.storage.find_whole_shards(folder)
             described.append([attempt, folder, shards, document])
         return [list(last), described]
@@ -384,7 +384,7 @@ def _find_held_saves(
 
 
 def _commit_held_save(
-    held: HeldSave,
+    held_save: HeldSave,
     folders: dict[ShardEntry, tuple[int, str]],
     target: SaveTarget,
     ranks: Ranks,
@@ -392,11 +392,11 @@ def _commit_held_save(
 ) -> bool:
     """Commit a save whose shards are all there; return False if some are missing."""
     own_shards: list[tuple[ShardEntry, str | None]] = []
-    for shard in held.index.shards:
+    for shard in held_save.index.shards:
         rank, folder = folders.get(shard, (0, None))  # it went straight there, or it is lost
         if rank == target.place.rank:
             own_shards.append((shard, folder))
-    save = Save.restore(target, held.index, own_shards, Flush(budget))
+    save = Save.restore(target, held_save.index, own_shards, Flush(budget))
     try:
         save.drain(ranks, lambda: Flush(budget))
     except (MissingError, FormatError):

@@ -128,18 +128,18 @@ def load_entry(repository: Repository, entry: CheckpointEntry, place: Place) -> 
     common = _Blocks(index.content, _choose_pieces(pieces, STATE_BLOCK), where)
     own_pieces = [piece for piece in pieces if piece.file == f"rank-{place.rank}.shard"]
     tree = _choose_pieces(own_pieces, OWN_TREE) if place.world_size == index.ranks else []
-    own = None
+    own_blocks = None
     if tree:
         name, size = tree[0].name, sum(piece.length for piece in tree)
         own_where = f"{entry.path}/{tree[0].file}"
         described = _Blocks({"blocks": {name: size}}, tree, own_where)
         repository.storage.read_pieces(entry.path, tree, described.targets.get)
         content = parse_json(described.get_block(name).tobytes(), own_where)
-        own = _Blocks(content, _choose_pieces(own_pieces, OWN_BLOCK), own_where)
-    targets = common.targets | (own.targets if own else {})
+        own_blocks = _Blocks(content, _choose_pieces(own_pieces, OWN_BLOCK), own_where)
+    targets = common.targets | (own_blocks.targets if own_blocks else {})
     repository.storage.read_pieces(entry.path, pieces, targets.get)
     state, loader = common.rebuild("state", "loader")
-    per_rank = own.rebuild("per_rank")[0] if own else None
+    per_rank = own_blocks.rebuild("per_rank")[0] if own_blocks else None
     if index.ranks != place.world_size and _choose_pieces(pieces, OWN_TREE):
         per_rank = _OF_OTHER_RANKS
     return Checkpoint(index.step, state, loader, index.ranks, place, per_rank)

@@ -165,7 +165,7 @@ def _encode_key(key: Any, path: str) -> Json:
     if key is None or type(key) in (bool, int, float, str):
         return _encode_node(key, path, 0, [])
     if type(key) is tuple:
-        return {"tuple": [_encode_key(part, path) for part in key]}
+        return {"tuple": [_encode_key(element, path) for element in key]}
     what = f"{path or 'the state'} has a key of type {type(key).__name__}: {key!r:.80}"
     raise UsageError(f"{what}: use strings, numbers or tuples of them as keys")
 

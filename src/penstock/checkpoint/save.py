@@ -308,10 +308,10 @@ class Save:
             rank_rows = self._run_together(ranks, lambda: self._copy.sums)
             self.remove()
             raise build_difference_error(self.step, rank_rows)
-        own, folder = self._written[self.target.place.rank], None
-        if own.tier != REPOSITORY:
-            folder = self._get_tiers().get_folder(own.tier, self.step, self.attempt)
-        self._shards = [(own.entry, folder)]
+        own_shard, folder = self._written[self.target.place.rank], None
+        if own_shard.tier != REPOSITORY:
+            folder = self._get_tiers().get_folder(own_shard.tier, self.step, self.attempt)
+        self._shards = [(own_shard.entry, folder)]
         if self.target.lock is not None:
             entries = tuple(shard.entry for shard in self._written)
             self._index = CheckpointIndex(

@@ -76,8 +76,8 @@ class Staged(NamedTuple):
     def split(self, cuts: Sequence[Cut]) -> list[Memory]:
         """Split the memory into its parts, without their zeros."""
         ends = np.cumsum([cut.padded_bytes for cut in cuts], dtype=np.int64)
-        parts = np.split(self.memory, ends)
-        return [part[: cut.bytes] for part, cut in zip(parts, cuts, strict=False)]
+        padded = np.split(self.memory, ends)
+        return [memory[: cut.bytes] for memory, cut in zip(padded, cuts, strict=False)]
 
 
 class Staging:
@@ -193,18 +193,18 @@ def divide_state(
         cuts = divide_blocks(sizes, ranks, piece_bytes, small)[place.rank]
     if per_rank is None:
         return split, cuts
-    own = _split_own(per_rank)
-    own_cuts = cut_blocks([block.bytes for block in own], limits.checkpoint_piece_bytes)
+    own_blocks = _split_own(per_rank)
+    own_cuts = cut_blocks([block.bytes for block in own_blocks], limits.checkpoint_piece_bytes)
     cuts += [cut._replace(block=len(sizes) + cut.block) for cut in own_cuts]
-    return SplitState(split.skeleton, split.blocks + own), cuts
+    return SplitState(split.skeleton, split.blocks + own_blocks), cuts
 
 
 def _split_own(per_rank: Any) -> tuple[ArrayBlock, ...]:
     """Split the state of this rank alone: its blocks, and one that describes them."""
     split = split_state({"per_rank": per_rank})
     (tree,) = split_state(json.dumps(split.content).encode()).blocks
-    own = tuple(replace(block, kind=OWN_BLOCK) for block in split.blocks)
-    return (*own, replace(tree, kind=OWN_TREE))
+    own_blocks = tuple(replace(block, kind=OWN_BLOCK) for block in split.blocks)
+    return (*own_blocks, replace(tree, kind=OWN_TREE))
 
 
 def choose_piece_bytes(sizes: Sequence[int], ranks: int) -> int:

@@ -109,7 +109,7 @@ def choose_tiers(
     done_s = [0.0] * len(rooms)  # when each tier will have written the shards chosen for it
     # When the first saves of the line are drained: none, one, ... all.
     left_bytes = itertools.accumulate((save.left_bytes for save in line), initial=0)
-    drained_s = [_predict_s(0.0, left, repository_bytes_per_s) for left in left_bytes]
+    drained_s = [_predict_s(0.0, line_bytes, repository_bytes_per_s) for line_bytes in left_bytes]
     drained_s[0], repository_s = 0.0, drained_s[-1] if line else 0.0
     choices = []
     for size in sizes:
@@ -304,12 +304,12 @@ class Tiers:
         """Measure the room of each tier. held_bytes: bytes that this job already has on each
         tier."""
         rooms = []
-        for number, held in enumerate(held_bytes):
+        for number, job_bytes in enumerate(held_bytes):
             free, most = -1, self._bytes_max[number]
             if number not in self._left_out:
                 with contextlib.suppress(OSError):
                     free, total = self.storage.measure_room(self.paths[number])
-                    free = free - total // _RESERVE if most is None else min(free, most - held)
+                    free = free - total // _RESERVE if most is None else min(free, most - job_bytes)
             rooms.append(TierRoom(free, self.rates[number]))
         return rooms
 
@@ -334,10 +334,10 @@ class Tiers:
         folder = self._make_folder(number, step, attempt)
         return Folder(self.paths[number], self.storage).write_shard(folder, name, content, flush)
 
-    def put_index(self, held: HeldSave) -> None:
+    def put_index(self, held_save: HeldSave) -> None:
         """Write the index of a save to the first tier that takes it; then the save is held."""
-        data = seal("held", held.encode())
-        step, attempt = held.index.step, held.index.attempt
+        data = seal("held", held_save.encode())
+        step, attempt = held_save.index.step, held_save.index.attempt
         for number in range(len(self.paths)):
             if number in self._left_out or self.rates[number] == 0:
                 continue
@@ -401,8 +401,8 @@ def read_held_save(storage: CheckpointStorage, folder: str) -> HeldSave | None:
     try:
         with translate_read_errors(path):
             data = storage.read_file(path)
-        held = HeldSave.decode(unseal("held", data, path), path)
+        save = HeldSave.decode(unseal("held", data, path), path)
     except DataError:
         return None
     name = folder.rpartition("/")[2]
-    return held if name.startswith(f"step-{held.index.step}.{held.index.attempt}.") else None
+    return save if name.startswith(f"step-{save.index.step}.{save.index.attempt}.") else None

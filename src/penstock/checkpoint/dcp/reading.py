@@ -128,14 +128,14 @@ class Reader(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         waiting: dict[_Key, list[ReadItem]] = {}
         ranges: dict[_Key, tuple[int, int, int]] = {}
-        held = 0
+        held_bytes = 0
         for item in sorted(plan.items, key=self._get_storage_order):
             key, whole = self._locate_chunk(item)
             if key not in ranges:
-                if held > _READ_BYTES:
+                if held_bytes > _READ_BYTES:
                     self._fill(waiting, ranges, planner)
-                    waiting, ranges, held = {}, {}, 0
-                held += whole[2]
+                    waiting, ranges, held_bytes = {}, {}, 0
+                held_bytes += whole[2]
                 ranges[key] = whole
             else:
                 start, stop, size = ranges[key]

@@ -220,18 +220,18 @@ class Writer(StorageWriter, AsyncStager):
         cuts, loader_cuts = _cut_whole(blocks), _cut_whole(self._loader.blocks)
         room = sum(cut.padded_bytes for cut in loader_cuts) + _REST_BYTES
         staged = arena.stage(blocks, cuts, room=room)
-        parts = staged.split(cuts)
+        copies = staged.split(cuts)
         self._places = {
-            part.ctypes.data: (len(part), crc)
-            for part, crc in zip(parts, staged.checksums, strict=True)
-            if len(part)
+            staged_copy.ctypes.data: (len(staged_copy), crc)
+            for staged_copy, crc in zip(copies, staged.checksums, strict=True)
+            if len(staged_copy)
         }
         order = iter(of_tensor)
 
         def take_copy(tensor: torch.Tensor, path: str) -> torch.Tensor:
             number = next(order)
             leaf = blocks[number].leaves[0]
-            local = tensors.view_tensor(parts[number], leaf.dtype, leaf.shape, None, 0)
+            local = tensors.view_tensor(copies[number], leaf.dtype, leaf.shape, None, 0)
             if isinstance(tensor, DTensor):
                 make_dtensor: Any = DTensor
                 return make_dtensor(local, tensor._spec, requires_grad=False)  # type: ignore[no-any-return]
