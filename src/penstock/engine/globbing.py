@@ -58,9 +58,9 @@ def cut_at_special(key: str) -> str:
 
 def find_fixed_folder(pattern: str) -> str:
     """Return the folder that holds everything a pattern can match."""
-    parts = pattern.split("/")[:-1]
-    fixed = next((n for n, part in enumerate(parts) if has_magic(part)), len(parts))
-    return "/".join(parts[:fixed])
+    folders = pattern.split("/")[:-1]
+    fixed = next((n for n, folder in enumerate(folders) if has_magic(folder)), len(folders))
+    return "/".join(folders[:fixed])
 
 
 def translate_pattern(pattern: str) -> str:

@@ -366,19 +366,19 @@ def _time_tickets(
         now_s = time.perf_counter()
         is_over = now_s >= start_s + _share_s
         while rows and free and not (is_over and (seconds or waiting)):
-            part, rows, buffer = rows[:per_ticket], rows[per_ticket:], free.pop()
-            ticket = engine.submit(_build_requests(extents, part), [buffer])
-            waiting[ticket] = (time.perf_counter(), part, buffer)
+            ticket_rows, rows, buffer = rows[:per_ticket], rows[per_ticket:], free.pop()
+            ticket = engine.submit(_build_requests(extents, ticket_rows), [buffer])
+            waiting[ticket] = (time.perf_counter(), ticket_rows, buffer)
         if is_over:
             rows = range(0)
         for ticket, failures in engine.poll(_poll_ns):
-            submitted_s, part, buffer = waiting.pop(ticket)
+            submitted_s, ticket_rows, buffer = waiting.pop(ticket)
             free.append(buffer)
             for failure in failures:
-                raise fault(extents, part.start + failure.extent, failure.errno)
+                raise fault(extents, ticket_rows.start + failure.extent, failure.errno)
             seconds.append(time.perf_counter() - submitted_s)
-            reads += len(part)
-            read_bytes += int(extents.length[part.start : part.stop].sum())
+            reads += len(ticket_rows)
+            read_bytes += int(extents.length[ticket_rows.start : ticket_rows.stop].sum())
     return _TimedReads(seconds, reads, read_bytes, max(1e-9, time.perf_counter() - start_s))
 
 

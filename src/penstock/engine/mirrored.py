@@ -156,9 +156,9 @@ class MirroredEngine:
 
     def adopt(self, budget: Budget) -> None:
         """Divide the budget's bandwidth among the members."""
-        part = divide_budget(budget, len(self._members))
+        member_budget = divide_budget(budget, len(self._members))
         for member in self._members:
-            member.adopt(part)
+            member.adopt(member_budget)
 
     def survey(self) -> None:
         """Let each member survey its files again."""

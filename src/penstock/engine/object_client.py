@@ -171,13 +171,13 @@ def parse_service_url(url: str) -> ObjectLocation:
 
 
 def _parse_http_url(url: str) -> ObjectLocation:
-    parts = urlsplit(url)
-    user, at, server = parts.netloc.rpartition("@")
+    split = urlsplit(url)
+    user, at, server = split.netloc.rpartition("@")
     if not server:
         raise UsageError("the URL names no server: use http://server/name")
-    where = ObjectLocation(f"{parts.scheme.lower()}://{server}", unquote(parts.path).lstrip("/"))
-    if user or parts.query:
-        _private[f"{where.bucket}/{where.key}"] = (user + at, parts.query)
+    where = ObjectLocation(f"{split.scheme.lower()}://{server}", unquote(split.path).lstrip("/"))
+    if user or split.query:
+        _private[f"{where.bucket}/{where.key}"] = (user + at, split.query)
     return where
 
 

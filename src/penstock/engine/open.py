@@ -52,10 +52,10 @@ def _create_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEn
         from .mirrored import MirroredEngine, divide_budget  # most data has no mirrors
 
         places = (replace(files, mirrors=()), *files.mirrors)
-        part = divide_budget(budget, len(places))
+        place_budget = divide_budget(budget, len(places))
         holders = np.stack([place.size >= 0 for place in places], axis=1)
         return MirroredEngine(
-            [_create_engine(place, part, mean_bytes) for place in places], holders
+            [_create_engine(place, place_budget, mean_bytes) for place in places], holders
         )
     if is_url(files.root):
         from .remote import RemoteEngine

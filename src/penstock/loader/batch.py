@@ -100,7 +100,7 @@ class Batch(dict[str, Any]):
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """Return the batch with all tensors, ids too, moved to a device of torch."""
         batch = self.replace_fields(
-            {name: _move(part, device, non_blocking) for name, part in self.items()}
+            {name: _move(value, device, non_blocking) for name, value in self.items()}
         )
         if hasattr(batch, "ids"):
             batch.ids = _move(batch.ids, device, non_blocking)
@@ -152,17 +152,17 @@ class Batch(dict[str, Any]):
         return f"Batch(epoch={self.epoch}, step={self.step}, {len(self.ids)} samples, {names})"
 
 
-def _move(part: Any, device: Any, non_blocking: bool) -> Any:
-    """Return the part with its tensors on the device."""
-    if isinstance(part, dict):
-        return type(part)({name: _move(one, device, non_blocking) for name, one in part.items()})
-    if isinstance(part, tuple) and hasattr(part, "_fields"):
-        return type(part)(*(_move(one, device, non_blocking) for one in part))
-    if isinstance(part, list | tuple):
-        return type(part)(_move(one, device, non_blocking) for one in part)
-    if isinstance(part, Ragged) and not hasattr(part.values, "to"):
-        return part
-    return part.to(device, non_blocking=non_blocking) if hasattr(part, "to") else part
+def _move(value: Any, device: Any, non_blocking: bool) -> Any:
+    """Return the value with its tensors on the device."""
+    if isinstance(value, dict):
+        return type(value)({name: _move(one, device, non_blocking) for name, one in value.items()})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_move(one, device, non_blocking) for one in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_move(one, device, non_blocking) for one in value)
+    if isinstance(value, Ragged) and not hasattr(value.values, "to"):
+        return value
+    return value.to(device, non_blocking=non_blocking) if hasattr(value, "to") else value
 
 
 _jax_knows = False

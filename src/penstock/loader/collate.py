@@ -86,9 +86,9 @@ def _make_column(value: Any, rows: int, take: Take, where: str, leaves: Leaves) 
     if isinstance(value, (str, bytes, bytearray, memoryview)) or value is None:
         return _ObjectColumn(rows)
     if isinstance(value, Mapping | Sequence):
-        parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
         columns = {
-            key: _make_column(part, rows, take, f"{where}[{key!r}]", leaves) for key, part in parts
+            key: _make_column(item, rows, take, f"{where}[{key!r}]", leaves) for key, item in items
         }
         return _StructureColumn(type(value), columns, where)
     kind = f"{where} is a {type(value).__name__}, which cannot be collated"
@@ -187,8 +187,8 @@ class _StructureColumn:
     def result(self) -> Any:
         results = {key: column.result() for key, column in self._columns.items()}
         if not self._is_mapping:
-            parts = list(results.values())
-            return self._kind(*parts) if hasattr(self._kind, "_fields") else parts
+            values = list(results.values())
+            return self._kind(*values) if hasattr(self._kind, "_fields") else values
         try:
             return self._kind(results)
         except TypeError:  # a mapping whose constructor takes something else
@@ -285,10 +285,10 @@ class Pad:
                 raise CollateError(f"pad: {name!r} is {fault}: open the data with as_dtype='int64'")
 
 
-def _cut_rows(part: Any) -> Any:
-    if isinstance(part, dict):
-        return {name: _cut_rows(inner) for name, inner in part.items()}
-    return part[:0] if hasattr(part, "shape") or not part or isinstance(part[0], str) else part
+def _cut_rows(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _cut_rows(inner) for name, inner in value.items()}
+    return value[:0] if hasattr(value, "shape") or not value or isinstance(value[0], str) else value
 
 
 def pad(values: Mapping[str, float], *, multiple: int = 1, mask: str | None = None) -> Pad:

@@ -337,8 +337,8 @@ def _compare_gains(
         busy = min(1.0, counted.decode_busy_ns / (setup.decode_threads * counted.steps_ns))
 
     def compute_factor(gain: float) -> float:
-        left = max(1 - share, busy / gain) if setup.ahead else 1 - share + share / gain
-        return 1 / min(1.0, max(left, 1e-3))
+        step_share = max(1 - share, busy / gain) if setup.ahead else 1 - share + share / gain
+        return 1 / min(1.0, max(step_share, 1e-3))
 
     most = max(setup.cores, setup.decode_threads + 1) / max(1, setup.decode_threads)
     how = _suggest_decode(counted, setup)

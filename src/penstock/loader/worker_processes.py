@@ -374,20 +374,20 @@ def _pack(result: Any, slot: _Slot, ticket: int, reduce: Reduce | None) -> _Repl
     buffers: list[pickle.PickleBuffer] = []
     _Pickler(stream, buffers, reduce).dump(result)
     pickled = stream.getbuffer()
-    parts = [buffer.raw() for buffer in buffers]
-    table = np.zeros((len(parts), 2), np.int64)
+    views = [buffer.raw() for buffer in buffers]
+    table = np.zeros((len(views), 2), np.int64)
     end = table.nbytes + len(pickled)
-    for row, part in enumerate(parts):
+    for row, view in enumerate(views):
         start = -(-end // _alignment) * _alignment
-        end = start + part.nbytes
-        table[row] = start, part.nbytes
+        end = start + view.nbytes
+        table[row] = start, view.nbytes
     memory = slot.memory(end)
     memory[: table.nbytes] = table.reshape(-1).view(np.uint8)
     memory[table.nbytes : table.nbytes + len(pickled)] = np.frombuffer(pickled, np.uint8)
-    for (start, size), part in zip(table.tolist(), parts, strict=True):
+    for (start, size), view in zip(table.tolist(), views, strict=True):
         if size:
-            memory[start : start + size] = np.frombuffer(part, np.uint8)
-    return _Reply(ticket, end, len(parts), len(pickled))
+            memory[start : start + size] = np.frombuffer(view, np.uint8)
+    return _Reply(ticket, end, len(views), len(pickled))
 
 
 class _Failure:

@@ -497,9 +497,9 @@ class SamplerTasks:
 
 def identify_data(dataset: Any) -> str:
     """Return the data's identity for a state: its fingerprint, or a hash of type and length."""
-    own = getattr(dataset, "fingerprint", None)
-    if isinstance(own, str):
-        return own
+    fingerprint = getattr(dataset, "fingerprint", None)
+    if isinstance(fingerprint, str):
+        return fingerprint
     kind = type(dataset)
     name = kind.__qualname__  # without its module, which may be __main__ in one program only
     with contextlib.suppress(TypeError):  # a dataset without a length, which has a sampler
