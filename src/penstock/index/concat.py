@@ -52,8 +52,8 @@ class JointFiles:
         counts = np.ones(len(samples), np.int64)
         shares = []
         plain = True
-        for number, rows, own in split_by_part(self.first, samples):
-            share, pieces = self.parts[number].pieces(own)
+        for number, rows, part_samples in split_by_part(self.first, samples):
+            share, pieces = self.parts[number].pieces(part_samples)
             shares.append((number, rows, share))
             if pieces is not None:
                 counts[rows] = pieces
@@ -77,10 +77,10 @@ class JointFiles:
         return self.pieces(samples)[0]
 
     def lengths(self, samples: Int) -> Int:
-        found = np.empty(len(samples), np.int64)
-        for number, rows, own in split_by_part(self.first, samples):
-            found[rows] = self.parts[number].lengths(own)
-        return found
+        lengths = np.empty(len(samples), np.int64)
+        for number, rows, part_samples in split_by_part(self.first, samples):
+            lengths[rows] = self.parts[number].lengths(part_samples)
+        return lengths
 
     def sections(self, prefix: str, files: Files) -> Columns:
         raise UsageError("the index of a mixture cannot be saved: save those of its datasets")
@@ -114,11 +114,11 @@ class JointChunks(Chunked):
 
     def find_chunks(self, samples: Int) -> tuple[Int, Int]:
         unit, row = np.empty(len(samples), np.int64), np.zeros(len(samples), np.int64)
-        for number, at, own in split_by_part(self.first, samples):
+        for number, at, units in split_by_part(self.first, samples):
             part, first_unit = self.parts[number], self.chunks.first[number]
             if isinstance(part, Chunked):
-                own, row[at] = part.find_chunks(own)
-            unit[at] = own + first_unit
+                units, row[at] = part.find_chunks(units)
+            unit[at] = units + first_unit
         return unit, row
 
 
@@ -149,7 +149,7 @@ class JointAttribute(Attribute):
 
     def take(self, samples: Int) -> Column:
         shares = split_by_part(self.first, samples)
-        taken: list[Any] = [self.parts[number].take(own) for number, _, own in shares]
+        taken: list[Any] = [self.parts[n].take(part_samples) for n, _, part_samples in shares]
         if len(taken) < 2:
             return taken[0] if taken else self.parts[0].take(samples)
         back = np.empty(len(samples), np.int64)
@@ -178,11 +178,11 @@ class JointIndex(Index):
 
     def keys(self, samples: Samples) -> list[str]:
         """Return the names of samples, as their own datasets name them."""
-        found = [""] * len(samples)
-        for number, rows, own in split_by_part(self.first, self._checked(samples)):
-            for row, key in zip(rows.tolist(), self.parts[number].keys(own), strict=True):
-                found[row] = key
-        return found
+        names = [""] * len(samples)
+        for number, rows, part_samples in split_by_part(self.first, self._checked(samples)):
+            for row, key in zip(rows.tolist(), self.parts[number].keys(part_samples), strict=True):
+                names[row] = key
+        return names
 
     @property
     def counts_over_files(self) -> bool:
@@ -191,45 +191,45 @@ class JointIndex(Index):
 
     def where(self, sample: int, field: int = 0) -> str:
         """Describe the place of a sample, as its own dataset does."""
-        ((number, _, own),) = split_by_part(self.first, np.array([sample]))
-        return self.parts[number].where(int(own[0]), field)
+        ((number, _, part_samples),) = split_by_part(self.first, np.array([sample]))
+        return self.parts[number].where(int(part_samples[0]), field)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         raise UsageError(f"{path}: save the indexes of a mixture's datasets, not the mixture's")
 
 
-def join_indexes(parts: Sequence[Index], has_shapes: bool = True) -> JointIndex:
+def join_indexes(indexes: Sequence[Index], has_shapes: bool = True) -> JointIndex:
     """Join indexes into one.
 
     has_shapes:  False if fields of the joint index have no shape, whatever their parts have.
 
     UsageError if their fields differ. The message names the dataset by its number.
     """
-    for number, part in enumerate(parts):
-        _check_alike(parts[0], part, number)
-    first = np.cumsum([0, *(part.count for part in parts)], dtype=np.int64)
-    first_file = np.cumsum([0, *(len(part.files) for part in parts)], dtype=np.int64)
+    for number, index in enumerate(indexes):
+        _check_alike(indexes[0], index, number)
+    first = np.cumsum([0, *(index.count for index in indexes)], dtype=np.int64)
+    first_file = np.cumsum([0, *(len(index.files) for index in indexes)], dtype=np.int64)
     joined = [
         _join_field(
-            tuple(part.fields[field] for part in parts),
-            tuple(part.layouts[field] for part in parts),
+            tuple(index.fields[field] for index in indexes),
+            tuple(index.layouts[field] for index in indexes),
             first,
             first_file[:-1],
         )
-        for field in range(len(parts[0].fields))
+        for field in range(len(indexes[0].fields))
     ]
     digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        digest.update(part.fingerprint.encode())
-    labels = [part.label_column for part in parts if part.label_column is not None]
-    classes = {part.classes for part in parts}
-    index = JointIndex(
+    for index in indexes:
+        digest.update(index.fingerprint.encode())
+    labels = [index.label_column for index in indexes if index.label_column is not None]
+    classes = {index.classes for index in indexes}
+    joint = JointIndex(
         format="mixture",
-        files=_join_files([part.files for part in parts]),
-        fields=tuple(part if has_shapes else replace(part, shape=None) for part, _ in joined),
+        files=_join_files([index.files for index in indexes]),
+        fields=tuple(field if has_shapes else replace(field, shape=None) for field, _ in joined),
         layouts=tuple(layout for _, layout in joined),  # type: ignore[misc]
-        sources=_join_files([part.sources for part in parts]),
-        classes=parts[0].classes if len(classes) == 1 else None,
+        sources=_join_files([index.sources for index in indexes]),
+        classes=indexes[0].classes if len(classes) == 1 else None,
         # With different classes, the same number would mean something else.
         label_column=np.concatenate(labels) if labels and len(classes) == 1 else None,
         fingerprint=digest.hexdigest(),
@@ -241,15 +241,15 @@ def join_indexes(parts: Sequence[Index], has_shapes: bool = True) -> JointIndex:
                 attribute.ends,
                 attribute.classes,
                 attribute.as_dtype,
-                tuple(part.attributes[number] for part in parts),
+                tuple(index.attributes[number] for index in indexes),
                 first,
             )
-            for number, attribute in enumerate(parts[0].attributes)
+            for number, attribute in enumerate(indexes[0].attributes)
         ),
     )
-    object.__setattr__(index, "parts", tuple(parts))
-    object.__setattr__(index, "first", first)
-    return index
+    object.__setattr__(joint, "parts", tuple(indexes))
+    object.__setattr__(joint, "first", first)
+    return joint
 
 
 def _join_field(
@@ -257,7 +257,7 @@ def _join_field(
 ) -> tuple[Field, JointFiles | JointChunks]:
     """Join one field of all parts. What is compressed, or has several dtypes, is decoded."""
     coded = any(isinstance(layout, Chunked) for layout in layouts)
-    if not coded and len({part.dtype for part in fields}) == 1:
+    if not coded and len({field.dtype for field in fields}) == 1:
         return fields[0], JointFiles(layouts, first, first_file)
     units = tuple(layout.chunks if isinstance(layout, Chunked) else layout for layout in layouts)
     first_unit = np.cumsum([0, *(unit.count for unit in units)], dtype=np.int64)
@@ -277,11 +277,11 @@ def rename_fields(index: Index, names: Mapping[str, str | None]) -> Index:
             if name not in parser.keys:
                 raise UsageError(f"rename: no field {name!r}, but {', '.join(parser.keys)}")
         return replace(index, fields=(replace(index.fields[0], parser=parser.rename(names)),))
-    known = [part.name for part in index.fields]
-    held = [attribute.name for attribute in index.attributes]
+    known = [field.name for field in index.fields]
+    extra = [attribute.name for attribute in index.attributes]
     for name in names:
-        if name not in known and name not in held:
-            raise UsageError(f"rename: there is no field {name!r}, but {', '.join(known + held)}")
+        if name not in known and name not in extra:
+            raise UsageError(f"rename: there is no field {name!r}, but {', '.join(known + extra)}")
     attributes = tuple(
         replace(attribute, name=names.get(attribute.name) or attribute.name)
         for attribute in index.attributes
@@ -292,38 +292,38 @@ def rename_fields(index: Index, names: Mapping[str, str | None]) -> Index:
         replace(index.fields[number], name=names.get(known[number]) or known[number])
         for number in kept
     )
-    new = [*(part.name for part in fields), *(attribute.name for attribute in attributes)]
+    new = [*(field.name for field in fields), *(attribute.name for attribute in attributes)]
     if not fields or len(set(new)) < len(new):
         raise UsageError(f"rename: the fields would be {new}: give each its own name, and keep one")
     layouts = tuple(index.layouts[number] for number in kept)
     return replace(index, fields=fields, layouts=layouts, attributes=attributes)
 
 
-def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
+def join_unlike_indexes(indexes: Sequence[Index]) -> JointIndex:
     """Join indexes of different fields: each sample has its own dataset's fields, and nothing of
     the others. Field `name` of dataset k is named "k/name", and has no shape. Lines are not parsed.
 
     UsageError if one is of a kind that cannot be joined; it names the dataset by its number.
     """
     spread = []
-    for number, own in enumerate(parts):
-        if any(part.name == SUMS_FIELD for part in own.fields):
+    for number, own_index in enumerate(indexes):
+        if any(field.name == SUMS_FIELD for field in own_index.fields):
             raise UsageError(f"dataset {number} compares checksums: mix it without verify=True")
-        if own.attributes:
+        if own_index.attributes:
             raise UsageError(f"dataset {number} has annotations: decode= does not mix those yet")
-        absent = Fixed(np.array([0, own.count], np.int64), np.zeros(1, np.int64), 0)
+        absent = Fixed(np.array([0, own_index.count], np.int64), np.zeros(1, np.int64), 0)
         fields: list[Field] = []
         layouts: list[Layout] = []
-        for owner, index in enumerate(parts):
-            for part, layout in zip(index.fields, index.layouts, strict=True):
-                fields.append(replace(part, name=f"{owner}/{part.name}", parser=None))
+        for owner, index in enumerate(indexes):
+            for one_field, layout in zip(index.fields, index.layouts, strict=True):
+                fields.append(replace(one_field, name=f"{owner}/{one_field.name}", parser=None))
                 layouts.append(layout if owner == number else absent)
-        labels = own.label_column
-        if labels is None and any(index.label_column is not None for index in parts):
-            labels = np.full(own.count, -1, np.int64)
+        labels = own_index.label_column
+        if labels is None and any(index.label_column is not None for index in indexes):
+            labels = np.full(own_index.count, -1, np.int64)
         spread.append(
             replace(
-                own,
+                own_index,
                 fields=tuple(fields),
                 layouts=tuple(layouts),
                 classes=None,
@@ -357,7 +357,7 @@ def _check_alike(one: Index, other: Index, number: int) -> None:
         raise UsageError(f"annotations of datasets 0 and {number} differ in shape: {shapes}")
     if one.classes != other.classes and any(attribute.classes for attribute in one.attributes):
         raise UsageError(f"classes of dataset {number}: their numbers would mean two things")
-    parsers = [part.fields[0].parser for part in (one, other)]
+    parsers = [index.fields[0].parser for index in (one, other)]
     if None not in parsers and parsers[0] != parsers[1]:
         raise UsageError(f"dataset {number} makes its fields in another way: open all alike")
 

@@ -162,28 +162,28 @@ class JsonFields:
             raise LineError(count + error.row, str(error)) from None
         values, ends = rest[name]
         strings = np.concatenate([taken, np.asarray(values)])
-        found: dict[str, Column] = {
+        columns: dict[str, Column] = {
             name: (strings, np.concatenate([offsets, offsets[-1] + np.asarray(ends[1:])]))
         }
         if self.masked:
-            found[BROKEN] = np.concatenate([np.zeros(count, bool), np.asarray(rest[BROKEN])])
-        return found
+            columns[BROKEN] = np.concatenate([np.zeros(count, bool), np.asarray(rest[BROKEN])])
+        return columns
 
     def _parse_all(self, text: npt.NDArray[np.uint8], bounds: Int) -> dict[str, Column]:
         """Parse lines, and leave the text as it is."""
         keys, kinds = list(self.keys.values()), [self.kinds[name] for name in self.keys]
         left_over, parsed, absent = parse_json_lines(text, bounds, keys, kinds)
-        found: dict[str, Column] = {}
+        columns: dict[str, Column] = {}
         rows: set[int] = set(left_over.tolist())
         for name, column, missing in zip(self.keys, parsed, absent, strict=True):
             if missing.any():
                 rows.update(np.flatnonzero(missing).tolist())
-            found[name], unfit = self._fit_column(name, column, missing, text)
+            columns[name], unfit = self._fit_column(name, column, missing, text)
             rows.update(unfit)
-        found |= self._mark_none(len(bounds) - 1)
+        columns |= self._mark_none(len(bounds) - 1)
         if rows:
-            self._parse_slowly(text, bounds, sorted(rows), found)
-        return found
+            self._parse_slowly(text, bounds, sorted(rows), columns)
+        return columns
 
     def parse_line(self, line: Any) -> dict[str, Any]:
         """Parse one line: the values of its fields; raises LineError."""
@@ -227,9 +227,9 @@ class JsonFields:
         if kind in OBJECTS:
             return list(column)
         if kind == "bytes":
-            parts = [value.encode() for value in column]
-            ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-            return np.frombuffer(b"".join(parts), np.uint8), ends
+            texts = [value.encode() for value in column]
+            ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+            return np.frombuffer(b"".join(texts), np.uint8), ends
         if kind in ("ints", "floats"):
             offsets = np.zeros(len(column) + 1, np.int64)
             np.cumsum([len(row) for row in column], out=offsets[1:])
@@ -252,7 +252,7 @@ class JsonFields:
         text: npt.NDArray[np.uint8],
         bounds: Int,
         rows: Sequence[int],
-        found: dict[str, Column],
+        columns: dict[str, Column],
     ) -> None:
         """Parse some lines one by one; replace missing values, mark or report what is broken."""
         data = text.data
@@ -263,17 +263,17 @@ class JsonFields:
             except ValueError as error:
                 if not self.masked:
                     raise LineError(row, str(error)) from None
-                np.asarray(found[BROKEN])[row] = True
+                np.asarray(columns[BROKEN])[row] = True
                 replaced[row] = [_EMPTY.get(self.kinds[name]) for name in self.keys]
         for number, name in enumerate(self.keys):
-            kind, column = self.kinds[name], found[name]
+            kind, column = self.kinds[name], columns[name]
             if isinstance(column, tuple):
                 values, offsets = column
                 lists = [values[begin:end] for begin, end in itertools.pairwise(offsets)]
                 for row, chosen in replaced.items():
                     lists[row] = np.asarray(self.convert_column(kind, [chosen[number]])[0])
                 ends = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-                found[name] = np.concatenate(lists), ends
+                columns[name] = np.concatenate(lists), ends
                 continue
             for row, chosen in replaced.items():
                 # A default or a broken line may be None there, which no line itself gives.

@@ -116,8 +116,8 @@ class Fixed:
         if (counts < 0).any() or (self.base < 0).any():
             return "the files' first samples are not in order"
         # In a file of room r, records start at 0, stride, ... up to r - record_bytes.
-        held = (files.size - self.base - self.record_bytes) // self.stride_bytes + 1
-        if (counts > np.maximum(held, 0)).any():
+        records_max = (files.size - self.base - self.record_bytes) // self.stride_bytes + 1
+        if (counts > np.maximum(records_max, 0)).any():
             return "records lie beyond the end of their file"
         return None
 

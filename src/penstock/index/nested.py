@@ -75,14 +75,14 @@ def pack_rows(
     missing: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Bytes, Int]:
     """Pack nested lists into the bytes of rows: these, and where each row begins and the end."""
-    parts = [
+    level_bytes = [
         ends.astype(f"<i{width}").view(np.uint8)
         for ends, width in zip(offsets, widths, strict=True)
     ]
-    bases = np.cumsum([0, *map(len, parts)]).tolist()
+    bases = np.cumsum([0, *map(len, level_bytes)]).tolist()
     first, at, length = lay_out_rows(offsets, bases, widths, itemsize, missing)
     ends = _sum_up(length)
-    return _gather(np.concatenate([*parts, values]), at, length), ends[first]
+    return _gather(np.concatenate([*level_bytes, values]), at, length), ends[first]
 
 
 def unpack_rows(
@@ -99,17 +99,17 @@ def unpack_rows(
     for level, width in enumerate(widths):
         room = (end[rows] - at[rows]) // width
         _refuse(rows, counts[rows] >= room, "its offsets are cut short")
-        held = counts[rows] + 1
-        size = held * width
+        end_counts = counts[rows] + 1
+        size = end_counts * width
         ends = _gather(data, at[rows], size).view(f"<i{width}").astype(np.int64)
         at[rows] += size
-        last = np.cumsum(held) - 1
-        first = last - held + 1
+        last = np.cumsum(end_counts) - 1
+        first = last - end_counts + 1
         inside = np.ones(len(ends), bool)
         inside[last] = False
         lengths = np.append(np.diff(ends), 0)
         wrong = (inside & (lengths < 0)) | (ends < 0)
-        owner = np.repeat(rows, held)
+        owner = np.repeat(rows, end_counts)
         _refuse(owner, wrong, "its offsets are not ascending")
         lengths = lengths[inside]
         counts[rows] = ends[last] - ends[first]
@@ -121,13 +121,13 @@ def unpack_rows(
         rows = rows[counts[rows] > 0]
     wanted = np.zeros(len(at), np.int64)
     wanted[rows] = counts[rows]
-    left = end - at
+    remaining_bytes = end - at
     _refuse(
         np.arange(len(at)),
-        (left // itemsize != wanted) | (left % itemsize != 0),
+        (remaining_bytes // itemsize != wanted) | (remaining_bytes % itemsize != 0),
         "its offsets do not lead to the end of its values",
     )
-    return _gather(data, at, left), offsets
+    return _gather(data, at, remaining_bytes), offsets
 
 
 def _refuse(rows: Int, wrong: npt.NDArray[np.bool_], reason: str) -> None:

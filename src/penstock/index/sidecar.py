@@ -49,10 +49,10 @@ def list_saved_paths(path: str, kind: str = "", *, beside: bool | None = None) -
     real = path if is_url(path) else os.path.realpath(path)
     digest = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
     name = os.path.basename(path)[:100].replace("*", "_")
-    own = os.path.join(own_folder(), f"{digest}-{name}{end}")
+    cached_path = os.path.join(own_folder(), f"{digest}-{name}{end}")
     if beside is None:
         beside = not is_url(path) and os.path.exists(path)
-    return [path + end, own] if beside else [own]
+    return [path + end, cached_path] if beside else [cached_path]
 
 
 def choose_saved_path(paths: list[str]) -> str:
@@ -176,7 +176,7 @@ def _view_section(
     aligned = offset % _ALIGN == 0 and nbytes % np.dtype(dtype).itemsize == 0
     if not aligned or min(offset, nbytes) < 0 or offset + nbytes > len(body):
         raise damaged_error(path, f"section {name!r} lies outside the file")
-    part = body[offset : offset + nbytes]
-    if verify and zlib.crc32(part) != crc:
+    section = body[offset : offset + nbytes]
+    if verify and zlib.crc32(section) != crc:
         raise damaged_error(path, f"section {name!r}: its checksum does not match")
-    return np.frombuffer(part, dtype) if nbytes else np.zeros(0, dtype)
+    return np.frombuffer(section, dtype) if nbytes else np.zeros(0, dtype)

@@ -10,11 +10,11 @@ the same fingerprint.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ Samples = npt.NDArray[Any]
 """Sample numbers: any integers; uint64 and int64 are used as they are."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Index:
     """Place of every sample of a dataset.
 
@@ -66,7 +66,7 @@ class Index:
     classes: tuple[str, ...] | None = None
     label_column: Int | None = None
     names: Names | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     stamp: Any = None
     racy: bool = False
     fingerprint: str = ""
@@ -77,16 +77,17 @@ class Index:
     def __post_init__(self) -> None:
         object.__setattr__(self, "row_bytes", tuple(layout.row_bytes for layout in self.layouts))
         derived = bool(self.attributes) or any(
-            part.as_dtype or part.vocabulary or part.parser or part.text or part.name == SUMS_FIELD
-            for part in self.fields
+            any((field.as_dtype, field.vocabulary, field.parser, field.text))
+            or field.name == SUMS_FIELD
+            for field in self.fields
         )
         object.__setattr__(self, "has_derived_fields", derived)
-        for part in self.fields:
+        for field in self.fields:
             try:
-                np.empty((0, *(part.shape or part.element)), part.dtype)
+                np.empty((0, *(field.shape or field.element)), field.dtype)
             except (ValueError, OverflowError) as error:
                 path = self.files.path(0) if len(self.files) else self.files.root
-                what = f"{path}: no array can hold a batch of field {part.name!r} ({error})"
+                what = f"{path}: no array can hold a batch of field {field.name!r} ({error})"
                 raise FormatError(f"{what}: give a smaller shape, or leave it out") from None
         if not self.fingerprint:
             object.__setattr__(self, "fingerprint", _hash_identity(self))
@@ -109,7 +110,7 @@ class Index:
     @property
     def made(self) -> tuple[Field, ...]:
         """The fields of a sample: those that are read, and the attributes."""
-        held = (
+        annotations = (
             Field(
                 attribute.name, attribute.dtype, attribute.shape if attribute.ends is None else None
             )
@@ -117,7 +118,7 @@ class Index:
             else Field(attribute.name, attribute.dtype, ())
             for attribute in self.attributes
         )
-        return (*(made for part in self.fields for made in part.made), *held)
+        return (*(made for field in self.fields for made in field.made), *annotations)
 
     @property
     def count(self) -> int:
@@ -286,18 +287,18 @@ class Index:
 def _hash_identity(index: Index) -> str:
     """Hash the identity of the data to 128 bits; its place and time of writing do not count."""
     state = hashlib.blake2b(digest_size=16)
-    for layout, part in zip(index.layouts, index.fields, strict=True):
+    for layout, field in zip(index.layouts, index.fields, strict=True):
         record = layout.record_bytes if isinstance(layout, Fixed) else None
-        state.update(repr((part.name, part.dtype.str, part.shape, record)).encode())
+        state.update(repr((field.name, field.dtype.str, field.shape, record)).encode())
         if isinstance(layout, Fixed) and layout.stride_bytes != layout.record_bytes:
             state.update(f"stride:{layout.stride_bytes};".encode())
-        if part.nesting:
-            state.update(f"nesting:{part.nesting};".encode())
-        if part.codec is not None:
-            codec = json.dumps([part.codec.name, dict(part.codec.options)], sort_keys=True)
+        if field.nesting:
+            state.update(f"nesting:{field.nesting};".encode())
+        if field.codec is not None:
+            codec = json.dumps([field.codec.name, dict(field.codec.options)], sort_keys=True)
             state.update(codec.encode())
-        if part.text:
-            state.update(f"text:{part.text};".encode())
+        if field.text:
+            state.update(f"text:{field.text};".encode())
         for name, values in layout.sections("", index.files).items():
             _absorb(state, name, values)
     state.update(repr((index.format, index.count, index.classes)).encode())
@@ -345,15 +346,15 @@ def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any
         "root": index.files.root,
         "fields": [
             {
-                "name": part.name,
-                "dtype": part.dtype.str,
-                "shape": part.shape,
-                **part.nesting,
+                "name": field.name,
+                "dtype": field.dtype.str,
+                "shape": field.shape,
+                **field.nesting,
                 **layout.described(),
-                **({"codec": [part.codec.name, dict(part.codec.options)]} if part.codec else {}),
-                **({"text": part.text} if part.text else {}),
+                **({"codec": [field.codec.name, dict(field.codec.options)]} if field.codec else {}),
+                **({"text": field.text} if field.text else {}),
             }
-            for part, layout in zip(index.fields, index.layouts, strict=True)
+            for field, layout in zip(index.fields, index.layouts, strict=True)
         ],
         "classes": index.classes,
         "options": dict(index.options),
@@ -383,10 +384,10 @@ def _unpack_index(
     return Index(
         format=str(header["format"]),
         files=files,
-        fields=tuple(_rebuild_field(part) for part in described),
+        fields=tuple(_rebuild_field(field) for field in described),
         layouts=tuple(
-            rebuild_layout(part, f"field{number}", sections, files)
-            for number, part in enumerate(described)
+            rebuild_layout(field, f"field{number}", sections, files)
+            for number, field in enumerate(described)
         ),
         sources=sources,
         classes=None if classes is None else tuple(str(name) for name in classes),
@@ -397,8 +398,8 @@ def _unpack_index(
         racy=bool(header["racy"]),
         fingerprint=str(header["fingerprint"]),
         attributes=tuple(
-            rebuild_attribute(part, f"attribute{number}", sections)
-            for number, part in enumerate(header.get("attributes", ()))
+            rebuild_attribute(attribute, f"attribute{number}", sections)
+            for number, attribute in enumerate(header.get("attributes", ()))
         ),
     )
 
@@ -428,20 +429,20 @@ def find_outside(files: Files) -> str | None:
     return None
 
 
-def _rebuild_field(part: Mapping[str, Any]) -> Field:
-    dtype = np.dtype(str(part["dtype"]))
+def _rebuild_field(described: Mapping[str, Any]) -> Field:
+    dtype = np.dtype(str(described["dtype"]))
     if dtype.hasobject:
         raise ValueError(f"a field of {dtype}")
-    shape = part["shape"]
-    codec = part.get("codec")
+    shape = described["shape"]
+    codec = described.get("codec")
     return Field(
-        str(part["name"]),
+        str(described["name"]),
         dtype,
         None if shape is None else tuple(int(n) for n in shape),
         None if codec is None else Codec(str(codec[0]), dict(codec[1])),
-        text=str(part.get("text", "")),
-        element=tuple(int(n) for n in part.get("element", ())),
-        levels=tuple(int(width) for width in part.get("levels", ())),
+        text=str(described.get("text", "")),
+        element=tuple(int(n) for n in described.get("element", ())),
+        levels=tuple(int(width) for width in described.get("levels", ())),
     )
 
 
@@ -469,17 +470,17 @@ def _find_flaw(index: Index, count: int) -> str | None:
     flaws = (attribute.find_flaw(count) for attribute in index.attributes)
     if flaw := next(filter(None, flaws), None):
         return flaw
-    for column in (labels, *(part.values for part in index.attributes if part.classes)):
+    for column in (labels, *(extra.values for extra in index.attributes if extra.classes)):
         if column is None or classes is None:
             continue
         if ((column < 0) | (column >= len(classes))).any():
             return "a label is not the number of a class"
-    for layout, part in zip(index.layouts, index.fields, strict=True):
-        if isinstance(layout, Fixed) and part.nbytes != layout.record_bytes:
-            return f"field {part.name!r} does not fill its record"
-        is_nested = {4, 8}.issuperset(part.levels) and min(part.element, default=1) >= 1
-        if not is_nested or (part.codec is None) == isinstance(layout, Chunked):
-            return f"field {part.name!r} is nested, or decoded, as no field is"
+    for layout, field in zip(index.layouts, index.fields, strict=True):
+        if isinstance(layout, Fixed) and field.nbytes != layout.record_bytes:
+            return f"field {field.name!r} does not fill its record"
+        is_nested = {4, 8}.issuperset(field.levels) and min(field.element, default=1) >= 1
+        if not is_nested or (field.codec is None) == isinstance(layout, Chunked):
+            return f"field {field.name!r} is nested, or decoded, as no field is"
         if flaw := layout.flaw(index.files):
             return flaw
     return None

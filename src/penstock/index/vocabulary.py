@@ -35,25 +35,25 @@ def find_foreign_token(tokens: npt.NDArray[Any], vocabulary: int) -> int | None:
 def set_vocabulary(index: Index, vocabulary: Any, path: str) -> Index:
     """Return the index with the number of tokens that its fields may have: a number for the field
     of tokens, or several by name."""
-    parts = {  # whole numbers in rows: no bytes, no single number
+    row_fields = {  # whole numbers in rows: no bytes, no single number
         made.name: made
-        for part in index.fields
-        for made in part.made
+        for field in index.fields
+        for made in field.made
         if made.dtype.kind in "iu" and made.shape != ()
         if made.dtype != np.uint8 or made.shape is not None
     }
     if isinstance(vocabulary, Mapping):
         sizes = dict(vocabulary)
     else:
-        named = [name for name in _TOKEN_FIELDS if name in parts]
-        found = named if len(parts) > 1 else list(parts)
-        if len(found) != 1:
-            raise UsageError(f"vocabulary: give {{name: number}}; {path} has {_list(parts)}")
-        sizes = {found[0]: vocabulary}
+        named = [name for name in _TOKEN_FIELDS if name in row_fields]
+        chosen = named if len(row_fields) > 1 else list(row_fields)
+        if len(chosen) != 1:
+            raise UsageError(f"vocabulary: give {{name: number}}; {path} has {_list(row_fields)}")
+        sizes = {chosen[0]: vocabulary}
     for name, size in sizes.items():
         check_whole("vocabulary", size, 1, _VOCABULARY_MAX)
-        if name not in parts:
-            raise UsageError(f"vocabulary has {name!r}, and {path} has {_list(parts)}")
+        if name not in row_fields:
+            raise UsageError(f"vocabulary has {name!r}, and {path} has {_list(row_fields)}")
     parser = index.fields[0].parser
     if parser is not None:
         parser = replace(parser, vocabulary=sizes)
@@ -63,5 +63,5 @@ def set_vocabulary(index: Index, vocabulary: Any, path: str) -> Index:
     return replace(index, fields=tuple(fields))
 
 
-def _list(parts: Mapping[str, Field]) -> str:
-    return f"rows of whole numbers in {', '.join(parts)}" if parts else "no rows of whole numbers"
+def _list(fields: Mapping[str, Field]) -> str:
+    return f"rows of whole numbers in {', '.join(fields)}" if fields else "no rows of whole numbers"

@@ -71,9 +71,9 @@ def _decode_rows(
     for number, (cell, piece) in enumerate(zip(np.ndindex(*grid), pieces, strict=True)):
         starts = [index * step for index, step in zip(cell, chunk[1:], strict=True)]
         where = [slice(start, start + step) for start, step in zip(starts, chunk[1:], strict=True)]
-        part = rows[(slice(None), *where)]  # a view, cut at the end of the array
+        view = rows[(slice(None), *where)]  # cut at the end of the array
         whole = undo(number, piece, size, dtype) if len(piece) else fill
-        part[...] = whole[tuple(map(slice, part.shape))] if len(piece) else whole
+        view[...] = whole[tuple(map(slice, view.shape))] if len(piece) else whole
     return rows
 
 
@@ -193,7 +193,7 @@ def _undo_last_filters(
             data = columns.T.tobytes() + bytes(data[end:])
         else:
             _check_claim(code, values, memoryview(data), size)
-            inner = [each[0] for n, each in enumerate(filters[:number]) if not mask >> n & 1]
+            inner = [entry[0] for n, entry in enumerate(filters[:number]) if not mask >> n & 1]
             if code not in _SIZED and not _SIZED.issuperset(inner):
                 raise ValueError(f"a chunk is compressed several times, by {[*inner, code]}")
             return data, mask

@@ -49,12 +49,12 @@ def decompress(
     while True:
         try:
             stream = streams[method]()
-            part: bytes = stream.decompress(rest, size_max + 1 - len(whole))
+            plain: bytes = stream.decompress(rest, size_max + 1 - len(whole))
         except (zlib.error, OSError, EOFError, lzma.LZMAError) as error:
             if whole and method in ("bz2", "lzma"):
                 return whole  # other bytes behind a stream are no damage to the libraries
             raise ValueError(f"{method}: {error}") from None
-        whole = whole + part if whole else part  # nearly always the only one, which is not copied
+        whole = whole + plain if whole else plain  # nearly always the only one, which is not copied
         if len(whole) > size_max:
             raise ValueError(f"{method} makes more than the {size_max:,} bytes that are expected")
         if not stream.eof:
@@ -75,7 +75,7 @@ def _make_lzma(size_max: int, settings: Mapping[str, Any]) -> lzma.LZMADecompres
     memory_max = size_max + _dictionary_bytes
     if form != lzma.FORMAT_RAW:
         return lzma.LZMADecompressor(form, memlimit=memory_max)
-    if any(int(each.get("dict_size", 0)) > memory_max for each in filters or ()):
+    if any(int(entry.get("dict_size", 0)) > memory_max for entry in filters or ()):
         raise ValueError(f"lzma asks for a dictionary of more than {memory_max:,} bytes")
     return lzma.LZMADecompressor(form, filters=filters)
 
@@ -145,11 +145,11 @@ def decode_lines(options: Mapping[str, Any], compressed: CompressedChunk) -> Pac
     """
     pieces = compressed.pieces()
     begins = next(number for number, piece in enumerate([*pieces, b"-"]) if len(piece))
-    parts, room = [], limits.undeclared_chunk_bytes_max
+    texts, room = [], limits.undeclared_chunk_bytes_max
     for piece in pieces[begins:]:
-        parts.append(unpack_frame(piece, room))
-        room -= len(parts[-1])
-    text = join_parts(parts, begins)
+        texts.append(unpack_frame(piece, room))
+        room -= len(texts[-1])
+    text = join_parts(texts, begins)
     start, length = find_lines(text)
     start, length = start[: compressed.samples], length[: compressed.samples]
     return Packed(memoryview(text), start, start + length)
@@ -162,14 +162,14 @@ def unpack_frame(frame: memoryview, size_max: int) -> bytes:
     return decompress("zstd" if frame[:4] == ZSTD else "gzip", frame, size_max)
 
 
-def join_parts(parts: Sequence[bytes], begins: int) -> bytes:
+def join_parts(texts: Sequence[bytes], begins: int) -> bytes:
     """Join what frames hold, from the first line that begins there on, with a newline before it
     unless it is the file's first."""
     if begins == AT_FILE:
-        return b"".join(parts)
+        return b"".join(texts)
     if begins == AT_LINE:
-        return b"".join([b"\n", *parts])
-    text = b"".join(parts)
+        return b"".join([b"\n", *texts])
+    text = b"".join(texts)
     return text[text.find(b"\n") :] if b"\n" in text else b""
 
 

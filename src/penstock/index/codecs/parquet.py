@@ -70,15 +70,15 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
             raise ValueError("its values may take too many bytes: write smaller row groups")
         with pa.parquet.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             if rows_at_once >= compressed.samples:
-                parts = file.read_row_group(0, use_threads=False).column(0).chunks
+                arrays = file.read_row_group(0, use_threads=False).column(0).chunks
             else:
                 _check_repeats(data, "a" + ".a" * (len(form["optional"]) - 1))
-                parts, total = [], 0
+                arrays, total = [], 0
                 for batch in file.iter_batches(rows_at_once, row_groups=[0], use_threads=False):
-                    parts.append(batch.column(0))
+                    arrays.append(batch.column(0))
                     total += batch.nbytes
                     _check_size(total)
-        return _take_lists(parts, options) if is_list else _take_rows(parts, options)
+        return _take_lists(arrays, options) if is_list else _take_rows(arrays, options)
     except (OSError, pa.ArrowException, IndexError, KeyError, MemoryError) as error:
         raise ValueError(str(error)) from None
 
@@ -105,9 +105,9 @@ def _check_pages(
         return compressed.samples
     reader = ThriftReader(data)
     reader.at, end = len(MAGIC), len(MAGIC) + len(compressed.data)
-    left = expected
+    remaining = expected
     total = grown = longest = dictionary = 0
-    while left > 0 and reader.at < end:
+    while remaining > 0 and reader.at < end:
         page = reader.struct(_PAGE)
         kind, size, stored = page[1], page[2], page[3]
         if size < 0 or not 0 <= stored <= end - reader.at:
@@ -119,14 +119,14 @@ def _check_pages(
         elif kind in (_DATA, _DATA_V2):
             head = page[5 if kind == _DATA else 8]
             values, encoding = head[1], head[2 if kind == _DATA else 4]
-            if values < 0 or (values > left and expected > compressed.samples):
-                raise ValueError(f"a page claims {values:,} values of {left:,}")
+            if values < 0 or (values > remaining and expected > compressed.samples):
+                raise ValueError(f"a page claims {values:,} values of {remaining:,}")
             if encoding in (_PLAIN, _DELTA_LENGTH):
                 grown += size
             else:
-                each = dictionary if encoding in _BY_DICTIONARY else size
-                longest, grown = max(longest, each), grown + each * min(values, left)
-            left -= values
+                value_max = dictionary if encoding in _BY_DICTIONARY else size
+                longest, grown = max(longest, value_max), grown + value_max * min(values, remaining)
+            remaining -= values
     if total > min(2 * claimed + limits.MIB, limits.decoded_chunk_bytes_max):
         raise ValueError(f"its pages claim {total:,} bytes where the footer says {claimed:,}")
     if physical != BINARY or grown <= limits.decoded_chunk_bytes_max:
@@ -139,8 +139,8 @@ def _check_times(data: bytes) -> None:
     pa = load_pyarrow()
     source = pa.BufferReader(data)
     with pa.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
-        (part,) = file.read_row_group(0, use_threads=False).columns
-    for array in part.chunks:
+        (column,) = file.read_row_group(0, use_threads=False).columns
+    for array in column.chunks:
         while not pa.types.is_temporal(array.type):
             array = array.flatten()[0] if pa.types.is_struct(array.type) else array.flatten()
         times = array.view(pa.int64()).drop_null().to_numpy()
@@ -156,18 +156,18 @@ def _check_repeats(data: bytes, name: str) -> None:
     pa = load_pyarrow()
     try:
         with pa.parquet.ParquetFile(pa.BufferReader(data), read_dictionary=[name]) as file:
-            parts = file.read_row_group(0, use_threads=False).column(0).chunks
+            arrays = file.read_row_group(0, use_threads=False).column(0).chunks
     except (OSError, pa.ArrowException):
         return
     total = 0
-    for part in parts:
-        while pa.types.is_struct(part.type):
-            (part,) = part.flatten()
-        if pa.types.is_dictionary(part.type):
-            words = part.dictionary
+    for array in arrays:
+        while pa.types.is_struct(array.type):
+            (array,) = array.flatten()
+        if pa.types.is_dictionary(array.type):
+            words = array.dictionary
             offsets = np.frombuffer(words.buffers()[1], "<i4", len(words) + 1, words.offset * 4)
             lengths = np.diff(offsets).astype(np.int64)
-            total += int(lengths[np.asarray(part.indices.drop_null())].sum())
+            total += int(lengths[np.asarray(array.indices.drop_null())].sum())
     _check_size(total)
 
 
@@ -204,18 +204,18 @@ def _make_footer(form: Mapping[str, Any], size: int, rows: int, values: int) -> 
     return pack_struct([*head, *maker])
 
 
-def _take_rows(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
+def _take_rows(arrow_arrays: list[Any], options: Mapping[str, Any]) -> Decoded:
     """Take the rows from Arrow arrays of numbers, strings, or structs of nothing but the column."""
     pa = load_pyarrow()
     shape = options["shape"]
     columns: list[Any] = []
-    for part in parts:
-        while pa.types.is_struct(part.type):
-            (part,) = part.flatten()
-        if part.null_count and (options["nulls"] == "error" or shape is not None):
-            row = sum(len(done) for done in columns) + int(np.argmax(np.asarray(part.is_null())))
+    for array in arrow_arrays:
+        while pa.types.is_struct(array.type):
+            (array,) = array.flatten()
+        if array.null_count and (options["nulls"] == "error" or shape is not None):
+            row = sum(len(done) for done in columns) + int(np.argmax(np.asarray(array.is_null())))
             raise NullRow(row, f"a value of column {options['column']!r} is null: fill it")
-        columns.append(part)
+        columns.append(array)
     if shape is None:
         return _pack_strings(columns)
     dtype = np.dtype(options["dtype"])
@@ -225,7 +225,7 @@ def _take_rows(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
     )
 
 
-def _take_lists(parts: list[Any], options: Mapping[str, Any]) -> Packed:
+def _take_lists(arrow_arrays: list[Any], options: Mapping[str, Any]) -> Packed:
     """Take rows of lists from Arrow arrays of lists, and structs of nothing but the column."""
     dtype, width = np.dtype(options["dtype"]), OFFSET_BYTES
     shape = tuple(options["element"])
@@ -233,9 +233,9 @@ def _take_lists(parts: list[Any], options: Mapping[str, Any]) -> Packed:
     packed: list[npt.NDArray[np.uint8]] = []
     bounds = [np.zeros(1, np.int64)]
     before = 0
-    for part in filter(len, parts):
-        offsets, missing, leaf = _take_levels(part, options, before)
-        before += len(part)
+    for array in filter(len, arrow_arrays):
+        offsets, missing, leaf = _take_levels(array, options, before)
+        before += len(array)
         if _is_text(leaf):
             texts = _pack_strings([leaf])
             offsets.append(np.append(texts.start, texts.end[-1:] if len(texts) else 0))
@@ -244,56 +244,56 @@ def _take_lists(parts: list[Any], options: Mapping[str, Any]) -> Packed:
             numbers = np.ascontiguousarray(_take_numbers(leaf, dtype, shape))
             values = numbers.reshape(-1).view(np.uint8)
         if len(offsets) > 1:
-            data, own = pack_rows(offsets, [width] * len(offsets), values, element_bytes, missing)
+            data, edges = pack_rows(offsets, [width] * len(offsets), values, element_bytes, missing)
         else:
             (ends,) = offsets
             data = values[int(ends[0]) * element_bytes : int(ends[-1]) * element_bytes]
-            own = (ends - ends[0]) * element_bytes
+            edges = (ends - ends[0]) * element_bytes
         packed.append(data)
-        bounds.append(own[1:] + bounds[-1][-1])
+        bounds.append(edges[1:] + bounds[-1][-1])
     ends = np.concatenate(bounds)
     whole = packed[0] if len(packed) == 1 else np.concatenate([np.empty(0, np.uint8), *packed])
     return Packed(whole.data, ends[:-1], ends[1:])
 
 
 def _take_levels(
-    part: Any, options: Mapping[str, Any], before: int
+    array: Any, options: Mapping[str, Any], before: int
 ) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.bool_], Any]:
     """Return the offsets of each level of lists, which rows are null, and the innermost values.
 
     before:  rows of the chunk before these, for messages.
     """
     pa = load_pyarrow()
-    missing = np.zeros(len(part), np.bool_)
+    missing = np.zeros(len(array), np.bool_)
     offsets: list[npt.NDArray[np.int64]] = []
-    while pa.types.is_struct(part.type) or pa.types.is_list(part.type):
-        if pa.types.is_struct(part.type):
-            (part,) = part.flatten()
+    while pa.types.is_struct(array.type) or pa.types.is_list(array.type):
+        if pa.types.is_struct(array.type):
+            (array,) = array.flatten()
             continue
-        _refuse_null(part, options, offsets, before)
-        if part.null_count and not offsets:
-            missing = np.asarray(part.is_null())
-        offsets.append(np.asarray(part.offsets).astype(np.int64))
-        part = part.values
-    _refuse_null(part, options, offsets, before, can_be_empty=_is_text(part))
-    return offsets, missing, part
+        _refuse_null(array, options, offsets, before)
+        if array.null_count and not offsets:
+            missing = np.asarray(array.is_null())
+        offsets.append(np.asarray(array.offsets).astype(np.int64))
+        array = array.values
+    _refuse_null(array, options, offsets, before, can_be_empty=_is_text(array))
+    return offsets, missing, array
 
 
-def _is_text(part: Any) -> bool:
+def _is_text(array: Any) -> bool:
     pa = load_pyarrow()
-    return bool(pa.types.is_binary(part.type) or pa.types.is_string(part.type))
+    return bool(pa.types.is_binary(array.type) or pa.types.is_string(array.type))
 
 
 def _refuse_null(
-    part: Any,
+    array: Any,
     options: Mapping[str, Any],
     offsets: Sequence[npt.NDArray[np.int64]],
     before: int,
     can_be_empty: bool = True,
 ) -> None:
-    if part.null_count and (options["nulls"] == "error" or not can_be_empty):
+    if array.null_count and (options["nulls"] == "error" or not can_be_empty):
         remedy = "fill it, or make such empty with nulls='empty'" if can_be_empty else "fill it"
-        row = int(np.argmax(np.asarray(part.is_null())))
+        row = int(np.argmax(np.asarray(array.is_null())))
         for level in reversed(offsets):
             row = int(np.searchsorted(level, row, side="right")) - 1
         where = "inside of a list " if len(offsets) else ""
@@ -301,15 +301,15 @@ def _refuse_null(
         raise NullRow(before + row, text)
 
 
-def _take_numbers(part: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _take_numbers(array: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     pa = load_pyarrow()
-    if pa.types.is_fixed_size_binary(part.type):
-        width = part.type.byte_width
-        raw = np.frombuffer(part.buffers()[-1], np.uint8, len(part) * width, part.offset * width)
-        return raw.view(dtype).reshape(len(part), *shape)
-    if pa.types.is_temporal(part.type):  # of INT96
-        part = part.view(pa.int64())
-    values = np.asarray(part.to_numpy(zero_copy_only=False))
+    if pa.types.is_fixed_size_binary(array.type):
+        width = array.type.byte_width
+        raw = np.frombuffer(array.buffers()[-1], np.uint8, len(array) * width, array.offset * width)
+        return raw.view(dtype).reshape(len(array), *shape)
+    if pa.types.is_temporal(array.type):  # of INT96
+        array = array.view(pa.int64())
+    values = np.asarray(array.to_numpy(zero_copy_only=False))
     if values.dtype == dtype:
         return values
     if values.dtype.kind != "i" or dtype.kind not in "iu" or dtype.itemsize > values.itemsize:
@@ -317,17 +317,17 @@ def _take_numbers(part: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np
     return values.astype(dtype)
 
 
-def _pack_strings(parts: list[Any]) -> Packed:
+def _pack_strings(arrays: list[Any]) -> Packed:
     """Pack byte strings into one buffer; pyarrow makes several arrays of 2 GiB and more."""
     data: list[Any] = [memoryview(b"")]
     starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     total = 0
-    for part in filter(len, parts):
-        _, offsets, values = part.buffers()
-        at = np.frombuffer(offsets, "<i4", len(part) + 1, part.offset * 4).astype(np.int64)
+    for array in filter(len, arrays):
+        _, offsets, values = array.buffers()
+        at = np.frombuffer(offsets, "<i4", len(array) + 1, array.offset * 4).astype(np.int64)
         end = at[1:].copy()
-        if part.null_count:
-            gone = np.asarray(part.is_null())
+        if array.null_count:
+            gone = np.asarray(array.is_null())
             end[gone] = at[:-1][gone]
         starts.append(at[:-1] + total)
         ends.append(end + total)

@@ -200,9 +200,9 @@ def decode_samples(
         shape, dtype = arrays[0].shape[1:], arrays[0].dtype
         if all(array.shape[1:] == shape and array.dtype == dtype for array in arrays):
             samples = np.empty((len(row), *shape), dtype)
-            for number, held in enumerate(arrays):
+            for number, array in enumerate(arrays):
                 at = np.flatnonzero(chunk == number)
-                samples[at] = held[row[at]]
+                samples[at] = array[row[at]]
             return samples
     return [decoded[c][r] for c, r in zip(chunk.tolist(), row.tolist(), strict=True)]
 
@@ -214,15 +214,15 @@ def _decode_chunk(
     owner: tuple[object, ...] | None,
 ) -> Decoded:
     key = None if owner is None else (*owner, compressed.number)
-    held = None if key is None else RECENT.get(key)
-    if held is None:
+    decoded = None if key is None else RECENT.get(key)
+    if decoded is None:
         try:
-            held = CODECS[codec](options, compressed)
+            decoded = CODECS[codec](options, compressed)
         except NullRow as error:
             error.chunk = compressed.number
             raise
-        if len(held) != compressed.samples:
-            raise ValueError(f"{len(held)} samples were decoded, not {compressed.samples}")
+        if len(decoded) != compressed.samples:
+            raise ValueError(f"{len(decoded)} samples were decoded, not {compressed.samples}")
         if key is not None:
-            RECENT.put(key, held)
-    return held
+            RECENT.put(key, decoded)
+    return decoded

@@ -124,14 +124,14 @@ def _read_squeezed(source: StoreFile, begin: int, count: int) -> bytes:
         raise source.flaw(begin, f"a chunk is announced here, but the file ends at {source.size:,}")
     end = int(_find_end(begin, count))
     data = source.read(begin, end - begin)
-    parts = []
+    blocks = []
     at = begin
     while at < end:
         at += _BLOCK_HEAD if at % _BLOCK == 0 else 0
         stop = min(end, (at // _BLOCK + 1) * _BLOCK)
-        parts.append(data[at - begin : stop - begin])
+        blocks.append(data[at - begin : stop - begin])
         at = stop
-    squeezed = b"".join(parts)
+    squeezed = b"".join(blocks)
     if len(squeezed) != count:
         raise source.flaw(begin, "the file ends within this chunk")
     return squeezed

@@ -66,26 +66,26 @@ def build_npy(scan: Scan, sample: str | None = None) -> Index:
         shapes, offsets = [one.shape for one in headers], [one.data_offset for one in headers]
         field, layout = lay_out_whole(files, "data", headers[0].dtype, shapes, offsets)
         return Index("npy", files, (field,), (layout,), sources)
-    part = make_field(files.path(0), headers[0])
-    assert part.nbytes is not None
+    field = make_field(files.path(0), headers[0])
+    assert field.nbytes is not None
     for file, header in enumerate(headers):
         other = make_field(files.path(file), header)
-        if other != part:
-            raise FormatError(f"{files.path(file)} is not of {part.dtype} {part.shape} as others")
-        check_room(files.path(file), header, part.nbytes, int(files.size[file]))
+        if other != field:
+            raise FormatError(f"{files.path(file)} is not of {field.dtype} {field.shape} as others")
+        check_room(files.path(file), header, field.nbytes, int(files.size[file]))
     check_reading(files, sample, {"data": [header.shape for header in headers]})
     first = number_first([header.shape[0] for header in headers])
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no samples: its shape is {headers[0].shape}")
     base = np.array([header.data_offset for header in headers], np.int64)
-    return Index("npy", files, (part,), (Fixed(first, base, part.nbytes),), sources)
+    return Index("npy", files, (field,), (Fixed(first, base, field.nbytes),), sources)
 
 
 def check_room(what: str, header: NpyHeader, row_bytes: int, held_bytes: int) -> None:
     """Check that all rows that the header announces exist (FormatError)."""
-    announced, left = header.shape[0] * row_bytes, held_bytes - header.data_offset
-    if announced > left:
-        raise FormatError(f"{what}: {left:,} bytes are not {announced:,}: it is truncated")
+    announced, present = header.shape[0] * row_bytes, held_bytes - header.data_offset
+    if announced > present:
+        raise FormatError(f"{what}: {present:,} bytes are not {announced:,}: it is truncated")
 
 
 def read_header(source: StoreFile, what: str, offset: int = 0) -> NpyHeader:
@@ -119,10 +119,10 @@ def make_field(path: str, header: NpyHeader, name: str = "data") -> Field:
         raise FormatError(f"{path} holds a structured type: open it with format='records', {how}")
     if not shape:
         raise FormatError(f"{path} holds a single value: give sample='file' if a file is a sample")
-    part = Field(name, dtype, shape[1:])
-    if not part.nbytes:
+    field = Field(name, dtype, shape[1:])
+    if not field.nbytes:
         raise FormatError(f"{path} holds no samples: its shape is {shape} of {dtype}")
-    return part
+    return field
 
 
 # -- archives --------------------------------------------------------------------------------------
@@ -168,15 +168,15 @@ def build_npz(
     contents = scan.parse(files, lambda _, source: _parse_arrays(source, fields, label, whole))
     labels = [arrays.labels for arrays in contents if arrays.labels is not None]
     kinds = [
-        [(part.name, part.dtype, None if whole else part.shape) for part in one.fields]
+        [(field.name, field.dtype, None if whole else field.shape) for field in one.fields]
         for one in contents
     ]
     for file, kind in enumerate(kinds):
         if kind != kinds[0] or len(labels) not in (0, len(contents)):
             raise FormatError(f"{files.path(file)} holds other arrays: choose some by fields=")
     shapes = {
-        part.name: [one.shapes[number] for one in contents]
-        for number, part in enumerate(contents[0].fields)
+        field.name: [one.shapes[number] for one in contents]
+        for number, field in enumerate(contents[0].fields)
     }
     columns = np.concatenate(labels) if labels else None
     if whole:
@@ -196,8 +196,8 @@ def build_npz(
         assert field.nbytes is not None
         base = np.array([arrays.base[number] for arrays in contents], np.int64)
         layouts.append(Fixed(first, base, field.nbytes))
-    parts = tuple(contents[0].fields)
-    return Index("npz", files, parts, tuple(layouts), sources, label_column=columns)
+    npz_fields = tuple(contents[0].fields)
+    return Index("npz", files, npz_fields, tuple(layouts), sources, label_column=columns)
 
 
 def _parse_arrays(
@@ -229,7 +229,7 @@ def _parse_arrays(
         if (math.prod(header.shape) == 1 if whole else len(header.shape) == 1)
     }
     names, label = options.choose_columns(source.path, list(members), integers, fields, label)
-    parts, base = [], []
+    array_fields, base = [], []
     rows: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for name in (*names, *((label,) if label else ())):
@@ -237,12 +237,12 @@ def _parse_arrays(
         shapes[name] = header.shape
         if whole:
             header = header._replace(shape=(1, *header.shape))
-        part = make_field(what, header, name)
-        assert part.nbytes is not None
-        check_room(what, header, part.nbytes, members[name].size)
+        field = make_field(what, header, name)
+        assert field.nbytes is not None
+        check_room(what, header, field.nbytes, members[name].size)
         rows[name] = header.shape[0]
         if name != label:
-            parts.append(part)
+            array_fields.append(field)
             base.append(members[name].offset + header.data_offset)
     if len(set(rows.values())) > 1:
         counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
@@ -253,7 +253,7 @@ def _parse_arrays(
         dtype, shape, start = headers[label]
         data = source.read(members[label].offset + start, math.prod(shape) * dtype.itemsize)
         labels = options.convert_labels(source.path, label, np.frombuffer(data, dtype))
-    return _NpzArrays(parts, base, [shapes[part.name] for part in parts], labels)
+    return _NpzArrays(array_fields, base, [shapes[field.name] for field in array_fields], labels)
 
 
 # -- the archive -----------------------------------------------------------------------------------
@@ -305,13 +305,13 @@ _REACH = 100_000
 
 def normalize_records(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form: a dtype's name, a shape's list, and the record size."""
-    part = _make_record_field(
+    field = _make_record_field(
         options.get("record_bytes"), options.get("dtype"), options.get("shape")
     )
     header_bytes = check_whole("header_bytes", options.get("header_bytes", 0), 0)
-    normalized: dict[str, Any] = {"record_bytes": part.nbytes, "header_bytes": header_bytes}
+    normalized: dict[str, Any] = {"record_bytes": field.nbytes, "header_bytes": header_bytes}
     if "dtype" in options:
-        normalized |= {"dtype": part.dtype.str, "shape": list(part.shape or ())}
+        normalized |= {"dtype": field.dtype.str, "shape": list(field.shape or ())}
     if "extensions" in options:
         normalized["extensions"] = list(options["extensions"])
     return normalized
@@ -326,7 +326,7 @@ def build_records(
     extensions: Sequence[str] = (),
 ) -> Index:
     """The index of all records, file after file in ascending order of path bytes."""
-    part = _make_record_field(record_bytes, dtype, shape)
+    field = _make_record_field(record_bytes, dtype, shape)
     files, sources = scan.list_files(extensions)
     payload = files.size - header_bytes
     for file in np.flatnonzero((payload < 0) | (payload % record_bytes != 0))[:1].tolist():
@@ -335,7 +335,7 @@ def build_records(
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no records: it has no bytes after the header")
     base = np.full(len(files), header_bytes, np.int64)
-    return Index("records", files, (part,), (Fixed(first, base, record_bytes),), sources)
+    return Index("records", files, (field,), (Fixed(first, base, record_bytes),), sources)
 
 
 def _make_record_field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | None) -> Field:
@@ -353,10 +353,10 @@ def _make_record_field(record_bytes: int | None, dtype: Any, shape: Sequence[int
     if kind.hasobject or kind.names is not None or kind.subdtype is not None or not kind.itemsize:
         raise UsageError(f"dtype is {kind}: use a number type, or record_bytes= for bytes")
     sizes = () if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
-    part = Field("data", kind, tuple(check_whole("shape", size, 1) for size in sizes))
-    if record_bytes is not None and check_whole("record_bytes", record_bytes, 1) != part.nbytes:
-        raise UsageError(f"record_bytes is {record_bytes}, not {part.nbytes}: leave it out")
-    return part
+    field = Field("data", kind, tuple(check_whole("shape", size, 1) for size in sizes))
+    if record_bytes is not None and check_whole("record_bytes", record_bytes, 1) != field.nbytes:
+        raise UsageError(f"record_bytes is {record_bytes}, not {field.nbytes}: leave it out")
+    return field
 
 
 def _misfit_error(path: str, size: int, record_bytes: int, header_bytes: int) -> FormatError:

@@ -269,7 +269,7 @@ class _BatchColumn:
     def read_ends(self) -> list[Int]:
         """Read the offsets of each level, as far as rows use them; FormatError unless they ascend
         within the next level's."""
-        found: list[Int] = []
+        level_ends: list[Int] = []
         slots, levels = self.batch.rows, self.column.levels
         room = [int(self.batch.nodes[level.node.number][0]) for level in levels[1:]]
         room.append(self.data[1] // _count_element_bytes(self.column))
@@ -280,9 +280,9 @@ class _BatchColumn:
             if int(ends[0]) < 0 or (np.diff(ends) < 0).any() or int(ends[-1]) > most:
                 what = f"the offsets of {self.column.name!r} leave its {most:,} elements"
                 raise self.flaw(what, extent[0])
-            found.append(ends)
+            level_ends.append(ends)
             slots = int(ends[-1])
-        return found
+        return level_ends
 
     def locate(self) -> tuple[Int, Int]:
         """Locate values of one size, or of one level: place and length of each."""
@@ -404,8 +404,8 @@ def _read_labels(source: StoreFile, pages: list[_BatchColumn]) -> list[str] | In
     column = pages[0].column
     decoded = [page.decode() for page in pages]
     if column.kind == "varied":
-        return [str(each[row], "utf-8", "replace") for each in decoded for row in range(len(each))]
-    numbers = np.concatenate([np.asarray(each) for each in decoded])
+        return [str(page[row], "utf-8", "replace") for page in decoded for row in range(len(page))]
+    numbers = np.concatenate([np.asarray(page) for page in decoded])
     return options.convert_labels(source.path, column.name, numbers)
 
 
@@ -517,8 +517,8 @@ def _collect_labels(
     numbers: dict[str, int] = {}  # dictionaries of several batches may differ
     labels = [np.zeros(0, np.int64), *(one for part in parts for one in part.labels)]
     for rows, known in (coded for part in parts for coded in part.names):
-        own = np.array([numbers.setdefault(text, len(numbers)) for text in known], np.int64)
-        labels.append(own[rows])
+        renumbered = np.array([numbers.setdefault(text, len(numbers)) for text in known], np.int64)
+        labels.append(renumbered[rows])
     column = np.concatenate(labels)
     if any(part.names for part in parts):
         return column, tuple(numbers)

@@ -115,8 +115,8 @@ class ArrowColumn:
         """Properties that must be the same in all files."""
         widths = self.widths if self.kind == "nested" else ()
         values = self.values and self.values.plain
-        own = (self.kind, self.dtype.str, self.shape, self.element, self.is_flags, self.refused)
-        return (*own, self.unit, widths, values)
+        facts = (self.kind, self.dtype.str, self.shape, self.element, self.is_flags, self.refused)
+        return (*facts, self.unit, widths, values)
 
 
 def list_columns(fields: list[FlatTable]) -> list[ArrowColumn]:
@@ -184,12 +184,12 @@ class _ColumnWalk:
         elif kind not in _NESTED:
             self.columns.append(_make_leaf(described))
         else:
-            parts = _list_parts(described, children)
-            if not isinstance(parts, str):
-                for part in parts:
-                    self.add(*part, depth + 1)
+            columns = _list_parts(described, children)
+            if not isinstance(columns, str):
+                for column in columns:
+                    self.add(*column, depth + 1)
                 return
-            self.columns.append(described.refuse(parts))
+            self.columns.append(described.refuse(columns))
         for child in children:
             self.add(child, name, around, depth + 1, hidden=True)
 
@@ -214,8 +214,8 @@ def _list_parts(
         if sorted(names) == ["bytes", "path"] and _VARIED.issuperset(map(_find_type, children)):
             lacking = below._replace(may_lack=True)
             return [
-                (child, name, below) if part == "bytes" else (child, f"{name}.path", lacking)
-                for child, part in zip(children, names, strict=True)
+                (child, name, below) if child_name == "bytes" else (child, f"{name}.path", lacking)
+                for child, child_name in zip(children, names, strict=True)
             ]
         return [(child, f"{name}.{child.text(0)}", below) for child in children]
     if len(children) != 1:

@@ -129,10 +129,10 @@ def group_chunks(grid: ChunkGrid) -> Chunked:
     """Group the grid's chunks that share rows, to be decoded; an absent chunk has no bytes."""
     here = np.maximum(grid.length, 0)
     count = grid.cells[0]
-    each = math.prod(grid.cells[1:])
+    chunks_per_row = math.prod(grid.cells[1:])
     first = np.minimum(np.arange(count + 1, dtype=np.int64) * grid.chunk[0], grid.shape[0])
     offset = np.where(grid.length < 0, 0, grid.offset)
-    starts = np.arange(count + 1, dtype=np.int64) * each
+    starts = np.arange(count + 1, dtype=np.int64) * chunks_per_row
     return Chunked(first, Pieces(starts, grid.file, offset, here))
 
 
@@ -151,10 +151,10 @@ def lay_out_verbatim(grid: ChunkGrid, files: int) -> Layout | None:
     even = grid.offset[0] + np.arange(len(grid.offset)) * np.int64(grid.chunk_bytes)
     if files == 1 and (grid.offset == even).all():
         return Fixed(np.array([0, shape[0]]), grid.offset[:1], row, stride)
-    held = np.minimum(chunk[0], shape[0] - np.arange(len(grid.offset)) * chunk[0])
+    chunk_rows = np.minimum(chunk[0], shape[0] - np.arange(len(grid.offset)) * chunk[0])
     if (np.diff(grid.file.astype(np.int64)) > 0).all():  # each chunk is a file
         counts, base = np.zeros(files, np.int64), np.zeros(files, np.int64)
-        counts[grid.file], base[grid.file] = held, grid.offset
+        counts[grid.file], base[grid.file] = chunk_rows, grid.offset
         return Fixed(number_first(counts.tolist()), base, row, stride)
     chunk_of, inside = rows // chunk[0], rows % chunk[0]
     offset = grid.offset[chunk_of] + inside * stride

@@ -307,15 +307,15 @@ def _read_columns(
     where: str, columns: Sequence[EntryColumn], batches: Iterator[tuple[int, list[Any]]]
 ) -> dict[str, Any]:
     """Read columns of the entries of all batches."""
-    parts = {column.key: [column.read(where, [])] for column in columns}
+    column_pieces = {column.key: [column.read(where, [])] for column in columns}
     for first, entries in batches:
         for column in columns:
-            parts[column.key].append(column.read(where, entries, first))
+            column_pieces[column.key].append(column.read(where, entries, first))
     return {
         key: np.concatenate(values)
         if isinstance(values[0], np.ndarray)
         else list(itertools.chain.from_iterable(values))
-        for key, values in parts.items()
+        for key, values in column_pieces.items()
     }
 
 

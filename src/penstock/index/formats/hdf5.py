@@ -126,9 +126,9 @@ def build(
             for name in contents[0].parts
         }
         check_reading(files, sample or ("row" if labels else None), shapes)
-    parts, layouts = zip(*joined, strict=True)
+    joined_fields, layouts = zip(*joined, strict=True)
     label_column = np.concatenate(labels) if labels else None
-    return Index("hdf5", files, parts, layouts, sources, label_column=label_column)
+    return Index("hdf5", files, joined_fields, layouts, sources, label_column=label_column)
 
 
 def _join_parts(name: str, parts: list[Hdf5Part], files: Files) -> tuple[Field, Layout]:
@@ -252,7 +252,7 @@ def _find_dataset(source: StoreFile, file: Any, where: str) -> Any:
     """Find the dataset at a path within the file; links that leave the file are refused."""
     import h5py
 
-    todo = [part for part in where.split("/") if part]
+    todo = [name for name in where.split("/") if name]
     group, links = file, 0
     while todo:
         name = todo.pop(0)
@@ -264,7 +264,7 @@ def _find_dataset(source: StoreFile, file: Any, where: str) -> Any:
             if links > _LINKS_MAX:
                 raise FormatError(f"{source.path}: {where!r} is behind too many links")
             group = file if link.path.startswith("/") else group
-            todo = [part for part in link.path.split("/") if part] + todo
+            todo = [name for name in link.path.split("/") if name] + todo
         elif isinstance(link, h5py.HardLink):
             group = group[name]
         else:
@@ -373,9 +373,9 @@ def _find_chunks(
     cells = grid.cells
     if not stored:
         return grid, {}
-    starts = np.array([each[0] for each in stored], np.int64).reshape(len(stored), -1)
+    starts = np.array([entry[0] for entry in stored], np.int64).reshape(len(stored), -1)
     starts = np.pad(starts, ((0, 0), (len(shape) - starts.shape[1], 0)))  # of a whole: one row
-    places = np.array([each[2:] for each in stored], np.int64)
+    places = np.array([entry[2:] for entry in stored], np.int64)
     step = np.array(chunk, np.int64)
     if (starts % step).any() or (starts < 0).any() or (starts // step >= cells).any():
         raise FormatError(f"{at}: a chunk lies outside of the array: the file is damaged")
@@ -390,7 +390,7 @@ def _find_chunks(
     if (low[order][1:] < (low + places[:, 1])[order][:-1]).any():
         raise FormatError(f"{at}: chunks overlap each other: the file is damaged")
     grid.offset[number], grid.length[number] = places[:, 0], places[:, 1]
-    return grid, {int(n): each[1] for n, each in zip(number, stored, strict=True) if each[1]}
+    return grid, {int(n): entry[1] for n, entry in zip(number, stored, strict=True) if entry[1]}
 
 
 def _check_inside(at: str, source: StoreFile, offset: int, size: int) -> None:

@@ -276,8 +276,8 @@ class _Text:
     def peek(self) -> str:
         """Return the next character that is no blank; "" at the end."""
         while True:
-            found = _NO_BLANK.search(self.text, self.at)
-            self.at = len(self.text) if found is None else found.start()
+            match = _NO_BLANK.search(self.text, self.at)
+            self.at = len(self.text) if match is None else match.start()
             if self.at < len(self.text) or not self._extend():
                 return self.text[self.at : self.at + 1]
 

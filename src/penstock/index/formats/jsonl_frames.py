@@ -151,10 +151,10 @@ class ChunkBuilder:
             self._close()
             self._begins = codec.AT_LINE
 
-    def _take(self, frame: Frame, part: bytes) -> None:
+    def _take(self, frame: Frame, text: bytes) -> None:
         self._frames.append(frame._replace(plain=b""))
-        self._parts.append(part)
-        self._bytes += len(part)
+        self._parts.append(text)
+        self._bytes += len(text)
         if self._bytes > limits.undeclared_chunk_bytes_max:
             most = f"{limits.undeclared_chunk_bytes_max:,} bytes"
             what = f"a compressed line of more than {most}: unpack the file, or cut the line"
@@ -229,7 +229,7 @@ def _read_zstd_frame(source: StoreFile, window: FileWindow, at: int) -> Frame:
 
 def _read_gzip_member(source: StoreFile, window: FileWindow, at: int) -> Frame:
     """Read a member, up to the end that its last block marks."""
-    stream, parts, end = zlib.decompressobj(31), [], at
+    stream, texts, end = zlib.decompressobj(31), [], at
     room = limits.line_frame_bytes_max
     try:
         while not stream.eof:
@@ -239,13 +239,13 @@ def _read_gzip_member(source: StoreFile, window: FileWindow, at: int) -> Frame:
                 end += len(rest)
             if not rest:
                 raise source.flaw(at, "a member of gzip is cut: restore the file from a good copy")
-            parts.append(stream.decompress(rest, room + 1))
-            room -= len(parts[-1])
+            texts.append(stream.decompress(rest, room + 1))
+            room -= len(texts[-1])
             if room < 0:
                 raise _refuse_large(source, at, "gzip")
     except zlib.error as error:
         raise source.flaw(at, f"gzip: {error}: restore the file from a good copy") from None
-    return Frame(at, end - len(stream.unused_data) - at, b"".join(parts))
+    return Frame(at, end - len(stream.unused_data) - at, b"".join(texts))
 
 
 def _refuse_large(source: StoreFile, at: int, program: str) -> Exception:

@@ -118,8 +118,8 @@ def _find_split(store: Store, base: str, text: str) -> tuple[Split | None, Files
     tries = [split for split in _SPLITS if split is _keep_whole or split(text)[1] is not None]
     names = [os.path.join(base, split(text)[0]) for split in tries]
     files, errors = store.probe(unseen(store.root, names))
-    found = (split for split, error in zip(tries, errors, strict=True) if error == 0)
-    return next(found, None), files
+    existing = (split for split, error in zip(tries, errors, strict=True) if error == 0)
+    return next(existing, None), files
 
 
 def _keep_whole(text: str) -> tuple[str, str | None]:

@@ -129,8 +129,8 @@ def build(
     if config.get("item_loader") == "TokensLoader":
         if len(leaves) != 1:
             raise manifest.flaw(f"tokens are one leaf, and it has {len(leaves)}")
-        part, layout = _lay_out_tokens(data, leaves[0].dtype, block_size)
-        return Index("litdata", files, (part,), (layout,), sources)
+        field, layout = _lay_out_tokens(data, leaves[0].dtype, block_size)
+        return Index("litdata", files, (field,), (layout,), sources)
     if block_size is not None:
         raise UsageError(f"{manifest.path}: block_size= is for chunks of tokens, and these are not")
     bodies = scan.parse(files, lambda number, source: _parse_body(source, chunks[number]))
@@ -155,8 +155,8 @@ def build(
         decoded = []
         for number in numbers:
             name, dtype, scalar = leaves[number]
-            each = {**settings, "leaf": number, "dtype": dtype.str if scalar else None}
-            decoded.append(Field(name, dtype, () if scalar else None, Codec("litdata", each)))
+            described = {**settings, "leaf": number, "dtype": dtype.str if scalar else None}
+            decoded.append(Field(name, dtype, () if scalar else None, Codec("litdata", described)))
         return Index("litdata", files, tuple(decoded), (chunked,) * len(decoded), sources)
     wanted = None if label is None else known.index(label)
     sizes = [None] * len(leaves)
@@ -167,12 +167,12 @@ def build(
 
     shard_rows = scan.parse(files, parse)
     layouts = row_shards.make_layouts(shard_rows, sizes, numbers)
-    parts = tuple(
+    leaf_fields = tuple(
         _make_field(manifest, leaves[number], layout)
         for number, layout in zip(numbers, layouts, strict=True)
     )
     labels = None if label is None else row_shards.join_values(shard_rows, "<i8")
-    return Index("litdata", files, parts, tuple(layouts), sources, label_column=labels)
+    return Index("litdata", files, leaf_fields, tuple(layouts), sources, label_column=labels)
 
 
 def _lay_out_tokens(
@@ -330,7 +330,7 @@ def _lay_out_chunks(chunks: Sequence[_LitChunk], bodies: Sequence[_Body]) -> Chu
         plain = np.stack([body.edges[:-1], length, samples], 1)
         table = plain if body.frames is None else body.frames
         tables.append(table[table[:, 2] > 0])
-    extents = lay_out_extents([each[:, 0] for each in tables], [each[:, 1] for each in tables])
+    extents = lay_out_extents([table[:, 0] for table in tables], [table[:, 1] for table in tables])
     return Chunked(number_first(np.concatenate(tables)[:, 2].tolist()), extents)
 
 

@@ -175,13 +175,13 @@ def build(
         byte = np.dtype(np.uint8)
         fields = (Field("image", byte, None), Field("label", byte, None, text="text"))
         keys = [
-            Names(one.text[: int(one.ends[part[1].start - 1])], one.ends[part[0]])
-            for one, part in zip(keys, rows, strict=True)
+            Names(one.text[: int(one.ends[slices[1].start - 1])], one.ends[slices[0]])
+            for one, slices in zip(keys, rows, strict=True)
         ]
     layouts = tuple(
         lay_out_extents(
-            [one.offset[part[n]] for one, part in zip(walked, rows, strict=True)],
-            [one.length[part[n]] for one, part in zip(walked, rows, strict=True)],
+            [one.offset[slices[n]] for one, slices in zip(walked, rows, strict=True)],
+            [one.length[slices[n]] for one, slices in zip(walked, rows, strict=True)],
         )
         for n in range(len(fields))
     )

@@ -215,7 +215,7 @@ def read_classes(
 
     FormatError if two files have different names: their numbers mean different classes.
     """
-    found: list[tuple[int, Any]] = []
+    named: list[tuple[int, Any]] = []
     seen: set[str] = set()
     for number, one in enumerate(metadata):
         described = one.get("huggingface", "")
@@ -223,16 +223,16 @@ def read_classes(
             continue
         seen.add(described)
         try:
-            found.append((number, json.loads(described)["info"]["features"][name]["names"]))
+            named.append((number, json.loads(described)["info"]["features"][name]["names"]))
         except (KeyError, TypeError, ValueError, RecursionError):
             continue
-    for number, names in found[1:]:
-        if names != found[0][1]:
+    for number, names in named[1:]:
+        if names != named[0][1]:
             what = f"{files.path(number)}: {name!r} has classes {names!r:.60}"
-            raise FormatError(f"{what}, elsewhere {found[0][1]!r:.60}: its numbers mean two things")
-    if not found or found[0][0]:
+            raise FormatError(f"{what}, elsewhere {named[0][1]!r:.60}: its numbers mean two things")
+    if not named or named[0][0]:
         return None
-    return check_class_names(found[0][1], labels)
+    return check_class_names(named[0][1], labels)
 
 
 def check_class_names(names: Any, labels: Int) -> tuple[str, ...] | None:

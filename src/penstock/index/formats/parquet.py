@@ -135,28 +135,28 @@ def build(
     rows = number_first([rows for content in contents for rows in content.rows])
     if len(rows) < 2:
         raise FormatError(f"{files.path(0)} holds no rows: there is nothing to read")
-    parts, layouts = [], []
+    column_fields, layouts = [], []
     for column in first.columns.values():
         if column.name == first.label:
             continue
         chunks = [content.chunks[column.name] for content in contents]
         made = Codec(
-            "parquet", _make_options(column, [one for each in chunks for one in each], nulls)
+            "parquet", _make_options(column, [one for of_file in chunks for one in of_file], nulls)
         )
         shape, dtype = column.shape, np.dtype(column.dtype)
         levels, element = column.levels, column.element
-        parts.append(Field(column.name, dtype, shape, made, element=element, levels=levels))
-        offsets = [np.array([chunk.offset for chunk in each], np.int64) for each in chunks]
-        lengths = [np.array([chunk.length for chunk in each], np.int64) for each in chunks]
+        column_fields.append(Field(column.name, dtype, shape, made, element=element, levels=levels))
+        offsets = [np.array([chunk.offset for chunk in of_file], np.int64) for of_file in chunks]
+        lengths = [np.array([chunk.length for chunk in of_file], np.int64) for of_file in chunks]
         layouts.append(Chunked(rows, lay_out_extents(offsets, lengths)))
-    if not parts:
+    if not column_fields:
         raise FormatError(f"{files.path(0)} has no column that can be a field")
     labels = classes = None
     if first.label is not None:
         labels = np.concatenate([np.asarray(content.labels) for content in contents])
         metadata = [content.metadata for content in contents]
         classes = options.read_classes(files, metadata, first.label, labels)
-    return Index("parquet", files, tuple(parts), tuple(layouts), sources, classes, labels)
+    return Index("parquet", files, tuple(column_fields), tuple(layouts), sources, classes, labels)
 
 
 def _make_options(
@@ -325,10 +325,10 @@ def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
     def add(path: list[dict[int, Any]]) -> None:
         """Add the leaves below the group that a path leads to."""
         first = len(elements) - len(rest)
-        parts = elements[first : first + path[-1][5]][:3]
+        members = elements[first : first + path[-1][5]][:3]
         # The leaves of a group are an image's or a sound's: bytes and path.
-        is_media = sorted(part.get(4, b"") for part in parts) == [b"bytes", b"path"] and all(
-            part.get(1) == codec.BINARY and part.get(3) != _REPEATED for part in parts
+        is_media = sorted(member.get(4, b"") for member in members) == [b"bytes", b"path"] and all(
+            member.get(1) == codec.BINARY and member.get(3) != _REPEATED for member in members
         )
         for _ in range(path[-1][5]):
             element = rest.pop()
@@ -464,20 +464,20 @@ def read_columns(source: StoreFile, names: Sequence[str] | None) -> dict[str, An
     FormatError for a column of lists, or of bytes that are no UTF-8.
     """
     content = _parse_file(source, names, "", "empty")
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     for name, column in content.columns.items():
         if column.lists or column.shape not in (None, ()):
             raise FormatError(f"{source.path}: {name!r} has lists: give columns= without")
-        parts = list(_decode_chunks(source, content, name, "empty"))
+        chunks = list(_decode_chunks(source, content, name, "empty"))
         if column.shape == ():
-            numbers = [np.zeros(0, column.dtype), *(np.asarray(part) for part in parts)]
-            found[name] = np.concatenate(numbers)
+            numbers = [np.zeros(0, column.dtype), *(np.asarray(rows) for rows in chunks)]
+            table[name] = np.concatenate(numbers)
             continue
         try:
-            found[name] = [str(part[row], "utf-8") for part in parts for row in range(len(part))]
+            table[name] = [str(rows[row], "utf-8") for rows in chunks for row in range(len(rows))]
         except UnicodeDecodeError as error:
             raise FormatError(f"{source.path}: {name!r} is no text ({error})") from None
-    return found
+    return table
 
 
 def _decode_chunks(

@@ -95,8 +95,8 @@ def build_tfrecord(
     fields, layouts = [], []
     for name, feature in example.items():
         dtype = _find_dtype(files, walked, feature)
-        found = [records.features[feature] for records in walked]
-        offset, length = (np.concatenate([one[side] for one in found]) for side in (2, 3))
+        features = [records.features[feature] for records in walked]
+        offset, length = (np.concatenate([one[side] for one in features]) for side in (2, 3))
         fields.append(Field(name, dtype, None))
         layouts.append(RowTable(whole.file, offset, length))
     if not fields:
@@ -108,10 +108,10 @@ def build_tfrecord(
             layouts.append(RowTable(whole.file, ends, four))
     labels = None
     if label is not None:
-        found = [records.features[label] for records in walked]
-        wrong = [(one.kind != _INTEGERS) | (one.values != 1) for one in found]
+        features = [records.features[label] for records in walked]
+        wrong = [(one.kind != _INTEGERS) | (one.values != 1) for one in features]
         _refuse(files, walked, label, wrong, "one integer")
-        labels = np.concatenate([one.first for one in found])
+        labels = np.concatenate([one.first for one in features])
     return Index("tfrecord", files, tuple(fields), tuple(layouts), sources, label_column=labels)
 
 
@@ -119,7 +119,7 @@ def _walk_file(source: StoreFile, check: str, names: list[str]) -> TfRecords:
     detection.refuse_compressed(source, "TFRecord file")
     records = source.walk("tfrecord", check=check, features=names)
     features = {
-        name: RecordFeature(*(records[f"feature_{part}"][i :: len(names)] for part in _COLUMNS))
+        name: RecordFeature(*(records[f"feature_{column}"][i :: len(names)] for column in _COLUMNS))
         for i, name in enumerate(names)
     }
     return TfRecords(records["offset"], records["length"], features)
@@ -127,15 +127,15 @@ def _walk_file(source: StoreFile, check: str, names: list[str]) -> TfRecords:
 
 def _find_dtype(files: Files, walked: list[TfRecords], name: str) -> np.dtype[Any]:
     """Find the dtype of a feature that each record has in one piece, of one kind in all."""
-    found = [records.features[name] for records in walked]
+    features = [records.features[name] for records in walked]
     wrong = [
         (one.offset < 0)
         | ((one.kind != _BYTES) & (one.kind != _FLOATS))
         | ((one.kind == _BYTES) & (one.values != 1))
-        for one in found
+        for one in features
     ]
     _refuse(files, walked, name, wrong, "one byte string, or floats in one piece")
-    kinds = {kind for one in found for kind in np.unique(one.kind).tolist()}
+    kinds = {kind for one in features for kind in np.unique(one.kind).tolist()}
     if len(kinds) > 1:
         raise FormatError(f"{files.path(0)} and others: {name!r} is bytes here, floats there")
     return np.dtype(np.uint8) if kinds == {_BYTES} else np.dtype("<f4")

@@ -302,8 +302,8 @@ def build_mds(scan: Scan, fields: Columns = None, label: str | None = None) -> I
                 raise manifest.flaw(f"shard {number} has other columns than shard 0")
         counts = [manifest.check_count(entry["samples"]) for entry in entries]
         files = _list_files(scan.store, manifest, entries, scan.progress)
-    names = [part.name for part, _ in table]
-    integers = {part.name for part, _ in table if part.shape == () and part.dtype.kind in "iu"}
+    names = [field.name for field, _ in table]
+    integers = {field.name for field, _ in table if field.shape == () and field.dtype.kind in "iu"}
     chosen, label = options.choose_columns(manifest.path, names, integers, fields, label)
     sizes = [size for _, size in table]
     wanted = None if label is None else names.index(label)
@@ -322,9 +322,9 @@ def build_mds(scan: Scan, fields: Columns = None, label: str | None = None) -> I
     if label is not None:
         values = join_values(shard_rows, dtype)
         labels = options.convert_labels(manifest.path, label, values)
-    parts = tuple(table[number][0] for number in numbers)
+    chosen_fields = tuple(table[number][0] for number in numbers)
     layouts = tuple(make_layouts(shard_rows, sizes, numbers))
-    return Index("mds", files, parts, layouts, manifest.sources(files), label_column=labels)
+    return Index("mds", files, chosen_fields, layouts, manifest.sources(files), label_column=labels)
 
 
 def _parse_columns(manifest: Manifest, entry: Mapping[str, Any]) -> list[tuple[Field, int | None]]:
@@ -338,15 +338,15 @@ def _parse_columns(manifest: Manifest, entry: Mapping[str, Any]) -> list[tuple[F
     columns: list[tuple[Field, int | None]] = []
     described = zip(names, entry["column_encodings"], entry["column_sizes"], strict=True)
     for name, encoding, size in described:
-        part = _make_field(name, encoding)
+        field = _make_field(name, encoding)
         varies = encoding in _VARIES or encoding.startswith("ndarray")
         is_number = size is None or (type(size) is int and 0 <= size <= limits.MIB << 20)
-        is_known = part.nbytes is not None or varies
-        if not is_number or (is_known and (size or None) != (part.nbytes or None)):
+        is_known = field.nbytes is not None or varies
+        if not is_number or (is_known and (size or None) != (field.nbytes or None)):
             raise manifest.flaw(f"column {name!r} of {encoding} has a size of {size!r}")
-        if part.nbytes is None and size:
-            part = Field(name, np.dtype(np.uint8), (size,))
-        columns.append((part, size or None))
+        if field.nbytes is None and size:
+            field = Field(name, np.dtype(np.uint8), (size,))
+        columns.append((field, size or None))
     return columns
 
 

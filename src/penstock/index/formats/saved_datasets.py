@@ -92,20 +92,20 @@ def _read_state(store: Store) -> list[str]:
 
 def _find_split(store: Store, wanted: tuple[str, ...]) -> tuple[list[str], int | None]:
     """Find the streams of a split in a folder of the cache, and their rows if known."""
-    found: dict[str, list[tuple[int, int, str]]] = {}
+    files: dict[str, list[tuple[int, int, str]]] = {}
     for name in store.match("*.arrow"):
-        parts = re.fullmatch(r"(.*?)(?:-([0-9]{5,})-of-([0-9]{5,}))?\.arrow", name)
-        if parts is None or name.startswith(("cache-", "tmp", "indices")):
+        match = re.fullmatch(r"(.*?)(?:-([0-9]{5,})-of-([0-9]{5,}))?\.arrow", name)
+        if match is None or name.startswith(("cache-", "tmp", "indices")):
             continue
-        stem, number, count = parts.groups()
-        found.setdefault(stem, []).append((int(number or 0), int(count or 1), name))
+        stem, number, count = match.groups()
+        files.setdefault(stem, []).append((int(number or 0), int(count or 1), name))
     if wanted:
-        stems = sorted(found)
+        stems = sorted(files)
         chosen = splits.divide_by(stems, wanted)[0]
-        found = {stems[row]: found[stems[row]] for split in wanted for row in chosen.get(split, ())}
-    if len(found) != 1:
-        raise splits.build_error(store.root, {stem.split("-")[-1] for stem in found} or ["train"])
-    ((stem, streams),) = found.items()
+        files = {stems[row]: files[stems[row]] for split in wanted for row in chosen.get(split, ())}
+    if len(files) != 1:
+        raise splits.build_error(store.root, {stem.split("-")[-1] for stem in files} or ["train"])
+    ((stem, streams),) = files.items()
     streams.sort()
     if [(number, count) for number, count, _ in streams] != [
         (number, len(streams)) for number in range(len(streams))

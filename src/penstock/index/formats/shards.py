@@ -130,8 +130,8 @@ def check_below(by: str, name: str) -> str:
 
     by:  the container or list, as the start of an error's message.
     """
-    parts = name.split("/")
-    if not name or name.startswith("/") or "\0" in name or ".." in parts or "\\" in name:
+    segments = name.split("/")
+    if not name or name.startswith("/") or "\0" in name or ".." in segments or "\\" in name:
         raise FormatError(f"{by}{name!r} is not the path of a file below the data set")
     try:
         os.fsencode(name)

@@ -51,19 +51,19 @@ def _compile_words(more: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[s
     lower, capital = ("|".join(form) for form in forms)
     upper = lower.upper().replace("\\D", "\\d")
     ends = "(?:set|Set|data|Data)?"
-    found = (
+    within = (
         rf"(?<![A-Za-z])({lower}){ends}(?![a-z])|(?<![A-Z])({capital}){ends}(?![a-z])"
         rf"|(?<![A-Za-z])({upper})(?![A-Za-z])"
     )
     alone = rf"[^A-Za-z]*(?:{lower}|{capital}|{upper}){ends}[^A-Za-z]*[A-Z]?[^A-Za-z]*"
-    return re.compile(found), re.compile(alone)
+    return re.compile(within), re.compile(alone)
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _find_word(name: str, more: tuple[str, ...]) -> tuple[str, bool]:
     """Find the split that a folder or file is called by, or "", and whether by nothing else."""
-    found, alone = _compile_words(more)
-    match = found.search(name)
+    within, alone = _compile_words(more)
+    match = within.search(name)
     if match is None:
         return "", False
     word = next(filter(None, match.groups())).lower()
@@ -215,14 +215,14 @@ def name_classes(folders: Sequence[str], wanted: tuple[str, ...]) -> list[str]:
     return [path[min(shared, deepest - 1)] for path in paths]
 
 
-def _drop_word(parts: list[str], wanted: tuple[str, ...]) -> list[str]:
+def _drop_word(folders: list[str], wanted: tuple[str, ...]) -> list[str]:
     """Drop the folder that is called by a split; of the one that holds the files, the word."""
-    for number, part in enumerate(parts):
-        if _find_word(part, wanted)[0] in wanted:
-            rest = parts[:number] + parts[number + 1 :]
-            word = _compile_words(wanted)[0].sub("", part).strip("-_. ")
+    for number, folder in enumerate(folders):
+        if _find_word(folder, wanted)[0] in wanted:
+            rest = folders[:number] + folders[number + 1 :]
+            word = _compile_words(wanted)[0].sub("", folder).strip("-_. ")
             return rest or [word]
-    return parts
+    return folders
 
 
 def narrow_place(place: Location, store: Store, split: Any) -> tuple[Location, Store, str]:

@@ -90,7 +90,7 @@ def build(
     if not names:
         raise FormatError(f"{path} names no files: it has no rows")
     names = listing.keep_inside(scan.store.root, names, locate, outside)
-    found = scan.store.stat(names, locate, scan.progress)
+    named_files = scan.store.stat(names, locate, scan.progress)
     rest = {name: values for name, values in table.columns.items() if name != files}
     if label is None:
         label = next((name for name in options.DEFAULTS if name in rest), "")
@@ -101,7 +101,7 @@ def build(
     for name in rest:
         if name in _RESERVED or (name == "label" and labels is not None):
             raise UsageError(f"{path}: a column {name!r} would hide another: give columns= without")
-    return index_files("table", found, source, classes, labels, made)
+    return index_files("table", named_files, source, classes, labels, made)
 
 
 # -- reading ---------------------------------------------------------------------------------------

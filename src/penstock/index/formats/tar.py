@@ -156,15 +156,15 @@ def build(
         if missing == "error":
             remedy = "name what every sample has, or give missing='empty'"
             _check_none_lacks(files, contents, columns, " or ".join(alternatives), remedy)
-        offset, length = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+        offset, length = (np.concatenate(arrays) for arrays in zip(*columns, strict=True))
         layouts.append(RowTable(file, np.maximum(offset, 0), length))
     classes = labels = None
     if wanted is not None:
-        found = [shard.find([wanted]) for shard in contents]
+        label_columns = [shard.find([wanted]) for shard in contents]
         _check_none_lacks(
             files,
             contents,
-            found,
+            label_columns,
             wanted,
             "give label='' for no label, and fields= or missing='empty'",
         )
@@ -175,7 +175,7 @@ def build(
             classes, labels = shards.number_classes(
                 texts, lambda text: text.encode("utf-8", "surrogateescape")
             )
-    parts = tuple(Field(name, np.dtype(np.uint8), None) for name in fields)
+    member_fields = tuple(Field(name, np.dtype(np.uint8), None) for name in fields)
     keys = shards.join_names([shard.keys for shard in contents])
     rows = _choose_rows(scan.place, keys, layouts[0].length)
     if rows is not None:
@@ -184,7 +184,7 @@ def build(
             RowTable(file[rows], np.asarray(one.offset)[rows], one.length[rows]) for one in layouts
         ]
         labels = labels if labels is None else labels[rows]
-    return Index("tar", files, parts, tuple(layouts), sources, classes, labels, keys)
+    return Index("tar", files, member_fields, tuple(layouts), sources, classes, labels, keys)
 
 
 def _choose_rows(place: shards.Location, keys: Names, length: Int) -> list[int] | None:
@@ -244,12 +244,12 @@ def build_pairs(scan: Scan, **settings: Any) -> Index:
             f"{index.files.path(0)}: every sample has {' and '.join(images)}: leave out "
             f"format='clip', and name them by fields="
         )
-    parts = []
-    for part in index.fields:
-        name, text = _TEXTS.get(part.name, (part.name, ""))
+    fields = []
+    for field in index.fields:
+        name, text = _TEXTS.get(field.name, (field.name, ""))
         name = IMAGE if name in _IMAGES else name
-        parts.append(replace(part, name=name, text=text))
-    return replace(index, format="clip", fields=tuple(parts), fingerprint="")
+        fields.append(replace(field, name=name, text=text))
+    return replace(index, format="clip", fields=tuple(fields), fingerprint="")
 
 
 def _walk_archive(source: StoreFile, settings: Mapping[str, Any]) -> TarShard:

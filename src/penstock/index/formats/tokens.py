@@ -94,8 +94,8 @@ def build(
     runs = scan.parse(files, lambda _, source: _parse_flat(source, dtype, header_bytes))
     kind = _find_one_dtype(files, [kind for kind, _ in runs])
     if eos is None:
-        part, layout = _lay_out_windows(files, [run for _, run in runs], kind, window or 0)
-        return Index("tokens", files, (part,), (layout,), sources)
+        field, layout = _lay_out_windows(files, [run for _, run in runs], kind, window or 0)
+        return Index("tokens", files, (field,), (layout,), sources)
     starts = [int(run.offset[0]) for _, run in runs]
     ends = scan.store.parse(files, lambda file, source: _find_ends(source, starts[file], kind, eos))
     edges = [np.append(start, end) for start, end in zip(starts, ends, strict=True)]
@@ -117,12 +117,12 @@ def _find_ends(source: StoreFile, start: int, kind: np.dtype[Any], eos: int) -> 
     ends = [np.empty(0, np.int64)]
     for first in range(start, source.size, _SCANNED_BYTES):
         data = source.read(first, min(_SCANNED_BYTES, source.size - first))
-        found = np.flatnonzero(np.frombuffer(data, kind) == eos) + 1
-        ends.append(first + found * kind.itemsize)
-    found = np.concatenate(ends)
-    if source.size > start and (not len(found) or found[-1] < source.size):
-        found = np.append(found, source.size)
-    return found
+        after_eos = np.flatnonzero(np.frombuffer(data, kind) == eos) + 1
+        ends.append(first + after_eos * kind.itemsize)
+    document_ends = np.concatenate(ends)
+    if source.size > start and (not len(document_ends) or document_ends[-1] < source.size):
+        document_ends = np.append(document_ends, source.size)
+    return document_ends
 
 
 def _parse_flat(
@@ -156,16 +156,16 @@ def _lay_out_windows(
     first = number_first(counts)
     if not first[-1]:
         raise FormatError(f"{files.path(0)} and others have no window of {window:,}: shorten it")
-    part = Field("tokens", dtype, (window + 1,))
+    field = Field("tokens", dtype, (window + 1,))
     if all(len(run.tokens) <= 1 for run in joined):
         base = np.array([run.offset.max(initial=0) for run in joined], np.int64)
-        return part, Fixed(first, base, (window + 1) * dtype.itemsize, window * dtype.itemsize)
+        return field, Fixed(first, base, (window + 1) * dtype.itemsize, window * dtype.itemsize)
     cut = [
         _cut_windows(run, count, window, dtype.itemsize)
         for run, count in zip(joined, counts, strict=True)
     ]
     pieces, offsets, lengths = zip(*cut, strict=True)
-    return part, lay_out_pieces(np.concatenate(pieces), offsets, lengths)
+    return field, lay_out_pieces(np.concatenate(pieces), offsets, lengths)
 
 
 def _join_runs(runs: TokenRuns, itemsize: int) -> TokenRuns:
@@ -248,15 +248,15 @@ def build_megatron(scan: Scan, window: int | None = None) -> Index:
     contents = scan.parse(lists, parse)
     dtype = _find_one_dtype(files, [content.dtype for content in contents])
     if window is None:
-        part, layout = Field("tokens", dtype, None), _lay_out_documents(contents, dtype.itemsize)
+        field, layout = Field("tokens", dtype, None), _lay_out_documents(contents, dtype.itemsize)
         if not layout.count:
             raise FormatError(f"{files.path(0)} holds no documents")
     else:
-        part, layout = _lay_out_windows(files, [each.runs for each in contents], dtype, window)
+        field, layout = _lay_out_windows(files, [parsed.runs for parsed in contents], dtype, window)
     sources = joined(lists, files)
     if folders is not None:  # files could be added
         sources = joined(folders, sources)
-    return Index("megatron", files, (part,), (layout,), sources)
+    return Index("megatron", files, (field,), (layout,), sources)
 
 
 def _strip_suffix(name: str) -> str:

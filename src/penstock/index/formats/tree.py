@@ -135,10 +135,10 @@ def _find_array(store: Store, listing: Listing) -> str:
 def _find_pairs(listing: Listing) -> str:
     """Describe a pair of files of two kinds and one name if most files are such; else ""."""
     names = [listing.files.name(file) for file in range(min(len(listing.files), _FILES_LOOKED_AT))]
-    parts = [posixpath.splitext(name) for name in names]
+    split_names = [posixpath.splitext(name) for name in names]
     pairs = [
         number
-        for number, (a, b) in enumerate(itertools.pairwise(parts))
+        for number, (a, b) in enumerate(itertools.pairwise(split_names))
         if a[0] == b[0]
         and (kind := _kind_of.get(a[1].lower())) is not None
         and _kind_of.get(b[1].lower()) not in (kind, None)

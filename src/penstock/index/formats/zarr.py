@@ -156,8 +156,7 @@ def build(
     if fill:
         names = {array.name for array in arrays.values()}
         sources = joined(scan.store.folders(sorted(names)), sources)
-    parts = tuple(array_fields)
-    return Index("zarr", files, parts, tuple(layouts), sources, label_column=labels)
+    return Index("zarr", files, tuple(array_fields), tuple(layouts), sources, label_column=labels)
 
 
 def _index_groups(
