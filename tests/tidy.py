@@ -94,7 +94,7 @@ BUDGETS = {
     "loader": 6_585,
     "order": 2_612,
     "penstock_bench": 12_963,
-    "penstock_sim": 6_972,
+    "penstock_sim": 6_988,
     "plan": 3_244,
     "ranks": 596,
     "sharing": 3_690,

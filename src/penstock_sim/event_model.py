@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from penstock.plan import Group, Ids, Keys, Locality, Session
 
 from . import contention, policies
 from .event_queue import EventQueue
-from .event_rank import Device, EventRank, SharedStorage
+from .event_rank import Device, EventRank, NodeDevices, SharedStorage
 from .fluid_model import check_staging, stage_mb_s
 from .scenario import SOURCES, EpochSampling, Result, Scenario
 from .workload import BYTES, SimulatedWorkload
@@ -74,16 +73,6 @@ class _SampleSource:
 
     def key_lengths(self, keys: Keys) -> Int:
         return self._rows.lengths(keys.view(np.int64))
-
-
-@dataclass(frozen=True, slots=True)
-class NodeDevices:
-    """Devices of one node."""
-
-    tiers: tuple[Device, ...]
-    sender: Device
-    receiver: Device
-    staging: Device
 
 
 class EventCluster:

@@ -16,24 +16,22 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from penstock import limits
 from penstock.engine import AGING, Purpose
 from penstock.extent import Int
-from penstock.plan import CacheSession, Group, Keys, Session, StepPlan, cache_actions
+from penstock.plan import CacheSession, Group, Keys, Placement, Session, StepPlan, cache_actions
 from penstock.plan.cache_actions import BUSY, MINE, READY, NodeTier, Want
 
 from .closed_forms import Floats
 from .event_queue import EventQueue
-
-if TYPE_CHECKING:
-    from .event_model import EventCluster
 
 Ended = Callable[[int], None]
 """Function called at the end of a read, with the time at which it began."""
@@ -160,10 +158,39 @@ class _TakenFetch(NamedTuple):
     since_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class NodeDevices:
+    """Devices of one node."""
+
+    tiers: tuple[Device, ...]
+    sender: Device
+    receiver: Device
+    staging: Device
+
+
+class Cluster(Protocol):
+    """What a rank knows of its cluster, which is an `EventCluster`."""
+
+    queue: EventQueue
+    source: Any
+    placement: Placement
+    tier_ends: Int
+    window_bytes: int
+    storage: SharedStorage
+    moved: Counter[str]
+    tier_bytes: Int
+    ranks: list[EventRank]
+
+    def make_devices(self) -> NodeDevices: ...
+    def find_tiers(self, slots: Int) -> Int: ...
+    def check_staging(self, group: Group) -> None: ...
+    def begin_step(self, rank: EventRank) -> None: ...
+
+
 class EventRank:
     """A rank that has a node to itself."""
 
-    def __init__(self, cluster: EventCluster, rank: int) -> None:
+    def __init__(self, cluster: Cluster, rank: int) -> None:
         placement = cluster.placement
         self._cluster, self._queue, self.rank = cluster, cluster.queue, rank
         self._cache = CacheSession(cluster.source, placement, range(placement.nodes), rank)

@@ -29,7 +29,8 @@ STATE = {"weights": np.arange(5000.0), "n": 7}
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[SaveTarget]:
     repository = open_repository(tmp_path / "run", make=True)
-    tiers = Tiers([LocalTier(tmp_path / "tier")], repository.path, ALONE, b"0a0b0c0d")
+    folders, together = [LocalTier(tmp_path / "tier")], ALONE.run_together
+    tiers = Tiers(folders, repository.path, PLACE.rank, together, b"0a0b0c0d")
     lock = repository.lock(b"0a0b0c0d")
     yield SaveTarget(PLACE, repository, lock, tiers)
     lock.close()

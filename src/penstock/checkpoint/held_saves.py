@@ -297,7 +297,8 @@ def open_tiers(
 ) -> tuple[Tiers, str | None]:
     """Lock the tiers, and commit the saves held on them. Returns the tiers, now empty, and the
     attempt of the last checkpoint."""
-    tiers = Tiers(local, target.repository.path, ranks, writer, storage)
+    place, together = ranks.place, ranks.run_together
+    tiers = Tiers(local, target.repository.path, place.rank, together, writer, storage)
     try:
         return tiers, recover_held_saves(tiers, target, ranks, budget)
     except BaseException:

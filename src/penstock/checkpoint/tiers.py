@@ -23,9 +23,9 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from ..arguments import check_fields, file_path, whole
 from ..engine.atomic_file import storage_errors
@@ -40,9 +40,6 @@ from .manifest import (
 from .repository import INDEX, Folder, FolderLock, remove_shards_folder, write_index
 from .shards import Flush, ShardContent, translate_read_errors
 from .storage import CheckpointStorage
-
-if TYPE_CHECKING:
-    from .save import Ranks
 
 # -- the choice of a tier --------------------------------------------------------------------------
 
@@ -244,7 +241,8 @@ class Tiers:
         self,
         tiers: Sequence[LocalTier],
         repository_path: str,
-        ranks: Ranks,
+        rank: int,
+        run_together: Callable[[Callable[[], Any]], list[Any]],
         writer: bytes,
         storage: CheckpointStorage | None = None,
     ) -> None:
@@ -252,12 +250,12 @@ class Tiers:
         self.storage = storage or CheckpointStorage(is_shared=False)
         self.paths = [os.path.abspath(tier.path) for tier in tiers]
         self._bytes_max = [tier.bytes for tier in tiers]
-        self.rank = ranks.place.rank
+        self.rank = rank
         self._repository_id = f"{zlib.crc32(repository_path.encode()):08x}"
         self._locks: list[FolderLock] = []
         self._warned: set[int] = set()
         self.rates = Rates([REPOSITORY, *range(len(tiers))])
-        identities = ranks.run_together(self._identify)
+        identities = run_together(self._identify)
         self.group = [r for r, other in enumerate(identities) if other == identities[self.rank]]
         """Ranks that name these tiers."""
         self.leading = self.group[0] == self.rank
@@ -274,7 +272,7 @@ class Tiers:
             return left_out
 
         try:
-            self._left_out = set(ranks.run_together(take_locks)[self.group[0]] or ())
+            self._left_out = set(run_together(take_locks)[self.group[0]] or ())
         except BaseException:
             self.close()
             raise

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,27 +16,12 @@ from ..fields import Field
 from ..layout import Pieces, RowTable
 from ..table import Index
 from . import splits
+from .splits import Kind as Kind
+from .splits import Location as Location
 
-Kind = Literal["folder", "file", "pattern"]
 T = TypeVar("T")
 Columns = Sequence[str] | None
 """Names that were asked for; None: all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Location that was opened: the store's root itself, one file in it, or patterns below it.
-
-    names:  the patterns, relative to the root as `name` is; a list of files is several patterns.
-    path:   the path as the caller gave it, for messages.
-    splits:  the splits that are asked for, () for all data; None: there must be one.
-    """
-
-    kind: Kind
-    name: str
-    path: str
-    names: tuple[str, ...] = ()
-    splits: tuple[str, ...] | None = None
 
 
 class Scan(NamedTuple):

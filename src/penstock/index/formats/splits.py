@@ -20,8 +20,8 @@ import itertools
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,8 +31,7 @@ from ...errors import UsageError
 from ...extent import Files, unseen
 from . import options
 
-if TYPE_CHECKING:
-    from .shards import Location
+Kind = Literal["folder", "file", "pattern"]
 
 _SAME = {"training": "train", "testing": "test", "evaluation": "eval"} | dict.fromkeys(
     ("valid", "validation"), "val"
@@ -41,6 +40,22 @@ _SAME = {"training": "train", "testing": "test", "evaluation": "eval"} | dict.fr
 _WORDS = ("trainval", "train", "test", "val", "dev", "eval", "holdout", *_SAME)
 _SHOWN = 8
 _ONE_IN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Location that was opened: the store's root itself, one file in it, or patterns below it.
+
+    names:  the patterns, relative to the root as `name` is; a list of files is several patterns.
+    path:   the path as the caller gave it, for messages.
+    splits:  the splits that are asked for, () for all data; None: there must be one.
+    """
+
+    kind: Kind
+    name: str
+    path: str
+    names: tuple[str, ...] = ()
+    splits: tuple[str, ...] | None = None
 
 
 @functools.cache
