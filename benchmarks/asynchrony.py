@@ -1,10 +1,10 @@
 """python -m benchmarks.asynchrony [--quick]: a save beside a loop that wants the same rate.
 
-`Budget.process_bytes_per_s` gives a process so many bytes/s of storage for its reads and its saves
-together. A loop reads at 0.25 to 2 times of that rate (its steps sleep) while a state is saved
-behind it. Figures of each cell: how long `save` blocked the loop, how fast the loop was while the
-save was written, against its share, and how long the save took until it was durable, against what
-the rate alone allows: its bytes at the whole rate, without a loop.
+`Budget.process_bytes_per_s` bounds the bytes/s that a process reads and saves together. A loop
+reads at 0.25 to 2 times of that rate (its steps sleep) while a state is saved behind it. Figures of
+each cell: how long `save` blocked the loop, how fast the loop was while the save was written,
+against its share, and how long the save took until it was durable, against what the rate alone
+allows: its bytes at the whole rate, without a loop.
 
 A loop's share is what it reads without a save, and at most what the floor of checkpoints leaves of
 the rate (`request_queue.FLOORS`).
@@ -30,9 +30,9 @@ from .checkpoint import FOLDER
 from .record import Record, Row
 
 RATES = (20, 100, 400)
-"""Of a process, MB/s."""
+"""Rates of a process, MB/s."""
 WANTED = (0.25, 0.5, 1.0, 2.0)
-"""Of the rate, by the loop."""
+"""Parts of the rate that the loop asks for."""
 SAVE_S = 2.0
 """Time that the rate alone needs for a save."""
 RECORD_BYTES, BATCH = 1 << 16, 16

@@ -81,7 +81,7 @@ class OpenFiles {
   bool take_below(std::ptrdiff_t bound);
 
   const pid_t owner_;
-  std::mutex mutex_;  // taken before those of CheckedFiles
+  std::mutex mutex_;  // locked before any mutex of CheckedFiles
   std::vector<CheckedFiles*> files_;
   std::atomic<std::ptrdiff_t> open_{0};  // files that are open, or about to be
   std::atomic<std::ptrdiff_t> allowance_{0};

@@ -27,7 +27,7 @@ struct Varying {
     count = static_cast<unsigned>(std::bit_width(differences)) - low;
   }
 
-  // The value that sorts as `value` does among those of the column.
+  // A shorter value that sorts as this one does among all of the column.
   std::uint64_t compact(std::uint64_t value) const {
     return count == 0 ? 0 : value >> low & ~std::uint64_t{0} >> (64 - count);
   }

@@ -169,7 +169,7 @@ class NodeDevices:
 
 
 class Cluster(Protocol):
-    """What a rank knows of its cluster, which is an `EventCluster`."""
+    """The cluster as a rank knows it: `EventCluster`."""
 
     queue: EventQueue
     source: Any

@@ -160,7 +160,7 @@ def test_overrides_repeats_and_staging(small, tmp_path):
 
 @pytest.mark.parametrize("cache", ["cold", "as-is"])
 def test_cold_copies_are_not_in_memory(small, tmp_path, cache):
-    """What was just copied is read from the disk, if the page cache is to be cold."""
+    """Fresh copies are read from the disk if the page cache is to be cold."""
     run(small, "++workload.train.epochs=1", "--stage", tmp_path / "near", "--limit", 4,
         "--cache", cache, "--no-control", "--no-verdict", "--out", tmp_path / "out")  # fmt: skip
     (each,) = json.loads((tmp_path / "out" / "record.json").read_text())["runs"]

@@ -229,7 +229,7 @@ _ENCODED = {
     r"\xff\xd8\xff|\x89PNG|GIF8|BM....\0{4}|II\*\0|MM\0\*|RIFF....WEBP": "images",
     r"fLaC|OggS|ID3|\xff[\xf2\xf3\xfa\xfb]|RIFF....WAVE": "audio",
 }
-"""What bytes hold that begin so."""
+"""Kind of a sample, by its first bytes."""
 
 
 def find_decode(dataset: Dataset) -> tuple[str, Decode | None]:

@@ -1,4 +1,4 @@
-"""What systems leave in folders: files and folders that are no data, wherever they lie. Pure.
+"""Names that systems leave in folders: files and folders that are no data. Pure.
 
 The core has the same list for folders and archives, in cpp/ground/leftovers.hpp.
 """
