@@ -95,15 +95,26 @@ def fit(model: Seen, train: Any, resume: Path | None = None, **options: Any) -> 
     return model.batches
 
 
+class OwnData(lightning.LightningDataModule):  # type: ignore[misc]
+    """A data module as users write it: it keeps no position."""
+
+    def __init__(self, *loaders: Any) -> None:
+        super().__init__()
+        self._loaders = loaders
+
+    def train_dataloader(self) -> Any:
+        return self._loaders[0] if len(self._loaders) == 1 else list(self._loaders)
+
+
 WAYS: dict[str, Callable[[Any], Any]] = {
     "alone": lambda loader: loader,
-    "data": lambda loader: loader,
+    "own module": OwnData,
+    "data": penstock.lightning.Data,
 }
 
 
 def make(way: str, data: Path, **options: Any) -> Any:
-    loader = make_loader(DataLoader, data, **options)
-    return penstock.lightning.Data(loader) if way == "data" else loader
+    return WAYS[way](make_loader(DataLoader, data, **options))
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +131,26 @@ def test_three_epochs(way: str, data: Path, expected: list[list[Numbers]]) -> No
 def test_resume_at_every_step(
     way: str, folder: Path, data: Path, expected: list[list[Numbers]]
 ) -> None:
-    """With the data module also if the model asks for the number of steps before."""
+    """Also if the model asks for the number of steps before: Lightning then forgets positions."""
     for step in list_stops():
         saved = folder / f"{step}.ckpt"
         begun = fit(Killed(saved, step), make(way, data))
         assert begun == list_rest(expected, 0)[:step]
-        resumed = fit(Seen(estimate=way == "data"), make(way, data), saved)
-        assert resumed == list_rest(expected, step), step
+        for estimate in (False, True):
+            resumed = fit(Seen(estimate=estimate), make(way, data), saved)
+            assert resumed == list_rest(expected, step), (step, estimate)
+
+
+def test_positions_that_lightning_forgets(folder: Path, data: Path) -> None:
+    """Each of several loaders finds its own."""
+
+    def combine() -> Any:
+        return OwnData(*(make_loader(DataLoader, data, seed=seed) for seed in (3, 4)))
+
+    whole = fit(Seen(), combine())
+    saved = folder / "both.ckpt"
+    assert fit(Killed(saved, 21), combine()) == whole[:42]
+    assert fit(Seen(estimate=True), combine(), saved) == whole[42:]
 
 
 def test_resume_of_a_resumed_run(folder: Path, data: Path, expected: list[list[Numbers]]) -> None:

@@ -12,10 +12,13 @@ state never counts the batch ahead; an error of batch k+1 is raised at its turn.
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from threading import Thread, current_thread
+from types import FrameType
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 from ..budget import Budget
@@ -95,6 +98,29 @@ class OpenEpoch(NamedTuple):
     epoch: int
     source: BatchSource
     at_end: Callable[[], None] | None = None
+
+
+def _restore_under_lightning(tasks: EpochTasks) -> None:
+    """Move to the position that Lightning read from its checkpoint and did not hand to its loaders:
+    it forgets to, once a model has read `trainer.estimated_stepping_batches`."""
+    if not {"pytorch_lightning", "lightning.pytorch"} & sys.modules.keys():
+        return
+    frame: FrameType | None = sys._getframe(1)
+    while frame and not frame.f_globals.get("__name__", "").endswith(".loops.fit_loop"):
+        frame = frame.f_back
+    position = tasks.cursor.state()
+    order_of = itemgetter("fingerprint", "order", "seed", "global_batch")
+    place_of = itemgetter("epoch", "step")
+    kept = frame and getattr(frame.f_locals.get("self"), "_combined_loader_states_to_load", None)
+    for state in kept or ():
+        is_one = isinstance(state, Mapping) and position.keys() <= state.keys()
+        if (
+            is_one
+            and order_of(state) == order_of(position)
+            and place_of(state) > place_of(position)
+        ):
+            tasks.restore(state)
+            return
 
 
 class SharedIterator:
@@ -233,6 +259,7 @@ class EpochIterator:
         """
         with self._turn:
             if self._open is None and not self._closed:
+                _restore_under_lightning(self._tasks)
                 if self._open_transfer is None:
                     self._open = self._begin_epoch(self)
                 else:

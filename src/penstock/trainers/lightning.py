@@ -49,10 +49,9 @@ class Data(_lightning.LightningDataModule):  # type: ignore[misc]
     val, test, predict: likewise, or other loaders.
 
     The positions of `train` are part of each checkpoint, and a fit with `ckpt_path=` continues
-    exactly, in mid-epoch and on another number of ranks with the same global batch. That also holds
-    where the model reads `trainer.estimated_stepping_batches`, at which Lightning forgets the
-    states of loaders that it was given without a data module. With `overfit_batches` each epoch has
-    the same first batches, of `val` also. Raises UsageError for training loaders without a state.
+    exactly, in mid-epoch and on another number of ranks with the same global batch. With
+    `overfit_batches` each epoch has the same first batches, of `val` also. Raises UsageError for
+    training loaders without a state.
     """
 
     def __init__(self, train: Any, val: Any = None, test: Any = None, predict: Any = None) -> None:
