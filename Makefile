@@ -215,7 +215,7 @@ check-wheels: $(VENV)-wheels/.stamp $(STAMPS)/penstock  ## install the wheels in
 $(VENV)-wheels/.stamp:
 	@echo "setup: tools of wheels, in $(VENV)-wheels"
 	@$(PYTHON) -m venv $(VENV)-wheels
-	@$(VENV)-wheels/bin/python -m pip install -qq --disable-pip-version-check $(WHEEL_TOOLS)
+	@$(VENV)-wheels/bin/python -m pip install --disable-pip-version-check --progress-bar off $(WHEEL_TOOLS)
 	@touch $@
 
 clean:  ## remove what was built, measured data and caches; .venv stays

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path, PurePosixPath
 
 import pytest
+from docsite.addresses import on_config
 from docsite.blocks import find_blocks, list_commands, make_program
 from docsite.check import judge
 from docsite.docstrings import as_markdown
@@ -159,3 +161,12 @@ def test_docstrings_become_lists() -> None:
 def test_the_drawings_are_those_of_the_program() -> None:
     """docs/drawings has what `python -m docsite drawings` writes."""
     assert {path.name: path.read_text() for path in FOLDER.glob("*.svg")} == draw_all()
+
+
+def test_addresses_are_those_of_the_project() -> None:
+    """The site has an address once `[project.urls]` has: a placeholder is none."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        urls = tomllib.load(file)["project"]["urls"]
+    config = on_config({})
+    for name, key in (("Documentation", "site_url"), ("Source", "repo_url")):
+        assert config[key] == (None if ".example/" in urls[name] else urls[name])

@@ -19,7 +19,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from . import ARCHITECTURES, DIST, GLIBC, ROOT, SIZE_BYTES_MAX, SYMBOLS, WORK
+from . import ARCHITECTURES, DIST, GLIBC, ROOT, SIZE_BYTES_MAX, SYMBOLS, WORK, announce
 from .interpreters import Interpreter, describe_interpreter, find_interpreters
 
 C_CALLS = ("memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen")
@@ -47,10 +47,12 @@ def main() -> None:
     if not any(each.threaded for each in interpreters):
         print("free-threaded: none here, so no such wheel is built", flush=True)
     for architecture in asked.architecture or ARCHITECTURES:
-        core = build_core(architecture, asked.jobs)
+        with announce(f"compiling the core for {architecture}, minutes"):
+            core = build_core(architecture, asked.jobs)
         for interpreter in choose_builders(interpreters):
             started = time.monotonic()
-            wheel = build_wheel(interpreter, architecture, core, asked.jobs)
+            with announce(f"the wheel of Python {interpreter.name} for {architecture}, a minute"):
+                wheel = build_wheel(interpreter, architecture, core, asked.jobs)
             size = wheel.stat().st_size / 1e6
             print(f"{wheel.name}: {size:.2f} MB, {time.monotonic() - started:.0f} s", flush=True)
 

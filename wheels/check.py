@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import ARCHITECTURES, DIST, ROOT, SIZE_BYTES_MAX, WORK, aarch64, trials
+from . import ARCHITECTURES, DIST, ROOT, SIZE_BYTES_MAX, WORK, aarch64, announce, trials
 from .build import check_wheel
 from .interpreters import Interpreter, describe_interpreter, find_interpreters
 
@@ -92,10 +92,12 @@ def main() -> None:
         check_wheel(wheel)
         outcome.sizes[wheel.name] = wheel.stat().st_size
         if wheel.stem.endswith("aarch64"):
-            _try_on_aarch64(wheel, goldens, outcome)
+            with announce(f"{wheel.name} under qemu, minutes"):
+                _try_on_aarch64(wheel, goldens, outcome)
             continue
         for interpreter in serve(wheel, interpreters):
-            try_installed(wheel, interpreter, goldens, outcome)
+            with announce(f"{wheel.name} on Python {interpreter.name}, a minute"):
+                try_installed(wheel, interpreter, goldens, outcome)
     check_refusals(wheels)
     print("refused by pip: musl, 32 bits, macOS, Windows, Python 3.10", flush=True)
     native = [each for each in wheels if not each.stem.endswith("aarch64")]
@@ -103,11 +105,13 @@ def main() -> None:
         for interpreter in interpreters[:1]:
             fitting = [each for each in native if interpreter in serve(each, interpreters)]
             if fitting:
-                outcome.trials = trials.run_all(fitting[0], interpreter.path)
+                with announce("the ten-minute trials"):
+                    outcome.trials = trials.run_all(fitting[0], interpreter.path)
     made = describe_interpreter(str(ROOT / ".venv" / "bin" / "python"))
     fitting = [each for each in native if made and made in serve(each, [made])]
     if fitting:
-        compare_speed(fitting[0], outcome)
+        with announce("its speed beside a build of the source, minutes"):
+            compare_speed(fitting[0], outcome)
     else:
         outcome.left_out.append("speed beside a build of the source: needs make setup")
     sys.exit(0 if print_table(outcome) else 1)

@@ -100,3 +100,13 @@ class StateError(PenstockError, ValueError):
 
 class WorkerError(PenstockError, RuntimeError):
     """A worker process that was killed or ended by itself, or a batch that did not come in time."""
+
+
+def say_install(packages: str, extra: str) -> str:
+    """Return how missing packages are had: by their own names, however penstock was installed."""
+    return f"pip install {packages} (or 'penstock[{extra}]')"
+
+
+def missing_library(package: str, extra: str, what: str) -> UsageError:
+    """Make the error for a library that is not installed."""
+    return UsageError(f"{what} needs {package}: {say_install(package, extra)}")

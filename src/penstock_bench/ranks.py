@@ -24,7 +24,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from penstock.errors import PenstockError, UsageError, WorkerError
+from penstock.errors import PenstockError, UsageError, WorkerError, say_install
 from penstock.ranks import Place, detect
 
 T = TypeVar("T")
@@ -460,8 +460,8 @@ def _run_with_mpi(work: Callable[[Crew], T]) -> T | None:
         from mpi4py import MPI
     except ImportError as error:
         raise UsageError(
-            f"mpiexec started this, which needs mpi4py ({error}): pip install 'penstock[mpi]', or "
-            "leave mpiexec out and give --ranks"
+            f"mpiexec started this, which needs mpi4py ({error}): {say_install('mpi4py', 'mpi')}, "
+            "or leave mpiexec out and give --ranks"
         ) from None
     world = MPI.COMM_WORLD
     crew = _Mpi(world)

@@ -34,7 +34,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import UsageError
+from penstock.errors import missing_library
 from penstock.extent import Int
 
 Floats = npt.NDArray[np.float64]
@@ -45,7 +45,7 @@ def import_scipy(module: str) -> Any:
     try:
         return importlib.import_module(f"scipy.{module}")
     except ImportError:
-        raise UsageError("this needs SciPy: pip install 'penstock[sim]'") from None
+        raise missing_library("scipy", "sim", "the simulator") from None
 
 
 FORM = "closed form"

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.arguments import check_path, suggest, suggest_path
-from penstock.errors import UsageError
+from penstock.errors import UsageError, missing_library
 
 from .closed_forms import Floats
 
@@ -26,10 +26,8 @@ try:
     import pydantic
     import yaml
     from pydantic import BaseModel, ConfigDict, Field, model_validator
-except ModuleNotFoundError as error:
-    raise UsageError(
-        f"penstock_sim needs {error.name}: install it with pip install 'penstock[sim]'"
-    ) from None
+except ModuleNotFoundError:
+    raise missing_library("pydantic pyyaml", "sim", "the simulator") from None
 
 
 Ordered = Literal[

@@ -756,4 +756,4 @@ def test_without_pyzmq() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert done.returncode != 0
-    assert "needs pyzmq: pip install 'penstock[cluster]'" in done.stderr
+    assert "needs pyzmq: pip install pyzmq (or 'penstock[cluster]')" in done.stderr

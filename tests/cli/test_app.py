@@ -308,9 +308,9 @@ def test_without_its_packages_the_command_line_says_what_to_install():
     code = "import sys; sys.modules['typer'] = None; import penstock.cli.app"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr == "penstock: the command line needs typer: pip install 'penstock[cli]'\n"
+    assert done.stderr == "penstock needs typer: pip install typer (or 'penstock[cli]')\n"
     done = subprocess.run([sys.executable, "-c", code, "bench"], capture_output=True, text=True)
-    assert done.stderr == "penstock: the command line needs typer: pip install 'penstock[bench]'\n"
+    assert done.stderr == "penstock bench needs typer: pip install typer (or 'penstock[bench]')\n"
 
 
 def test_inspect_says_which_shuffle(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from importlib import metadata
@@ -25,7 +26,7 @@ def test_what_needs_no_package_runs_without_typer() -> None:
         return done.returncode, done.stdout, done.stderr
 
     assert run("--version") == (0, f"penstock {penstock.__version__}\n", "")
-    said = "penstock: the command line needs typer: pip install 'penstock[cli]'\n"
+    said = "penstock inspect needs typer: pip install typer (or 'penstock[cli]')\n"
     assert run("inspect", "x") == (1, "", said)
 
 
@@ -52,6 +53,18 @@ def test_each_extra_has_a_purpose_or_another_name() -> None:
     installed = {extra.name: extra for extra in list_extras()}
     assert installed["images"].missing == ()
     assert installed["images"].purpose == PURPOSES["images"]
+
+
+def test_the_page_of_installing_names_each_package() -> None:
+    """Packages and extras on the page are those of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    rows = [line for line in (ROOT / "docs/install.md").read_text().splitlines() if "| `" in line]
+    packages = {name for row in rows for name in re.findall(r"[\w-]+", row)}
+    for name in PURPOSES:
+        assert name in packages
+        needed = [wanted for wanted in extras[name] if not wanted.startswith("penstock[")]
+        assert {re.split(r"[\[>=;]", wanted)[0] for wanted in needed} <= packages
 
 
 def test_an_extra_of_an_extra_is_looked_for() -> None:

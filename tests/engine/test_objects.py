@@ -907,7 +907,7 @@ def test_missing_obstore(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | _path(), capture_output=True, text=True
     )
-    assert "pip install 'penstock[cloud]'" in done.stdout, done.stderr
+    assert "needs obstore: pip install obstore (or 'penstock[cloud]')" in done.stdout, done.stderr
 
 
 def test_locations() -> None:

@@ -187,4 +187,4 @@ def test_recording_without_pyarrow_names_the_extra(tmp_path):
         "except penstock.errors.UsageError as error: print(error, file=sys.stderr)\n"
     )
     output = run_job(tmp_path, 10, code)
-    assert "traces need pyarrow: pip install 'penstock[parquet]'" in output
+    assert "a trace needs pyarrow: pip install pyarrow (or 'penstock[parquet]')" in output

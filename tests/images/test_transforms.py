@@ -243,7 +243,7 @@ def test_without_pillow_the_error_names_what_to_install(monkeypatch: pytest.Monk
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(UsageError, match=r"penstock\[jpeg\]"):
+    with pytest.raises(UsageError, match=r"pip install pillow \(or"):
         images.Resize(8)(png)
     assert images.Resize(8)(JPEG).shape == (8, 8, 3)
 

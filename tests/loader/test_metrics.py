@@ -285,7 +285,10 @@ def test_without_prometheus_client(records: penstock.Dataset, tmp_path: Path) ->
         text=True,
         timeout=120,
     )
-    needs = "serving metrics needs prometheus-client: pip install 'penstock[metrics]'"
+    needs = (
+        "serving metrics needs prometheus-client: pip install prometheus-client "
+        "(or 'penstock[metrics]')"
+    )
     assert done.returncode == 0
     assert done.stdout == f"{needs}\n"
     assert f"PENSTOCK_METRICS_PORT=9100: no metrics are served: {needs}" in done.stderr

@@ -263,7 +263,7 @@ def test_templates_are_loaded_with_the_first_page():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "a page needs jinja2" in done.stdout
-    assert "pip install 'penstock[bench]' or 'penstock[sim]'" in done.stdout
+    assert "pip install jinja2 (or 'penstock[bench]')" in done.stdout
 
 
 # -- sweeps ----------------------------------------------------------------------------------------

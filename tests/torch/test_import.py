@@ -22,6 +22,6 @@ def test_without_torch() -> None:
     """The error says what to install, and what works without it."""
     command = [sys.executable, "-c", PROGRAM]
     done = warm.run(command, lean=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith("torch penstock.torch needs PyTorch: pip install ")
+    assert done.stdout.startswith("torch penstock.torch needs PyTorch: pip install torch ")
     assert "'penstock[torch]'" in done.stdout
     assert done.stdout.endswith("\nLoader\n")

@@ -32,8 +32,7 @@ import numpy as np
 from .. import limits
 from ..clock import SystemClock
 from ..engine.protocol import Buffer
-from ..errors import StorageError, UsageError
-from ..index.codecs.registry import missing_library
+from ..errors import StorageError, UsageError, missing_library
 from .peer import NONE, Fetch, Numbers, Part, PeerEvents, Reason
 from .peer_protocol import (
     ANSWER,

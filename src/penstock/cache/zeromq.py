@@ -32,8 +32,7 @@ from typing import NamedTuple
 from .. import limits
 from ..clock import Clock, SystemClock
 from ..engine.protocol import Mask
-from ..errors import UsageError
-from ..index.codecs.registry import missing_library
+from ..errors import UsageError, missing_library
 from .peer import NONE, Fetch, Numbers, Part, PeerEvents, Reason
 from .peer_protocol import (
     ANSWER,

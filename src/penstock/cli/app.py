@@ -28,7 +28,7 @@ except ModuleNotFoundError as missing:
 from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
-from ..errors import PenstockError, UsageError
+from ..errors import PenstockError
 from ..lazy_exports import COMPILED, explain_import_error
 
 
@@ -130,8 +130,7 @@ def _load_command(name: str, lazy: LazyCommand) -> Any:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0].startswith("penstock"):
             raise
-        remedy = f"pip install 'penstock[{lazy.extra}]'"
-        raise UsageError(f"penstock {name} needs {missing.name}: {remedy}") from None
+        raise SystemExit(explain_missing(missing.name, [name])) from None
     if hasattr(module, "app"):
         return typer.main.get_group(module.app)
     holder = typer.Typer(add_completion=False, rich_markup_mode="rich")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import __version__
-from ..errors import PenstockError, UsageError
+from ..errors import PenstockError, UsageError, say_install
 
 
 class LazyCommand(NamedTuple):
@@ -81,11 +81,15 @@ COMMANDS = {
 }
 
 
-def explain_missing(package: str | None, arguments: Sequence[str]) -> str:
-    """Describe how to install a package that a command line needs."""
-    command = COMMANDS.get(arguments[0]) if arguments else None
-    extra = command.extra if command else "cli"
-    return f"penstock: the command line needs {package}: pip install 'penstock[{extra}]'"
+def explain_missing(module: str | None, arguments: Sequence[str]) -> str:
+    """Describe how to install what a command line needs: all that is missing, not one by one."""
+    from ..doctor.doctor import list_extras
+
+    name = arguments[0] if arguments else ""
+    extra = COMMANDS[name].extra if name in COMMANDS else "cli"
+    missing = next((found.missing for found in list_extras() if found.name == extra), ())
+    packages = " ".join(missing) or str(module)
+    return f"penstock {name} needs {packages}: {say_install(packages, extra)}".replace("  ", " ")
 
 
 # -- without typer and rich ------------------------------------------------------------------------
@@ -97,7 +101,7 @@ Training data from storage to accelerators.
   penstock doctor     say what this machine has, and what to install for what you want to do
   penstock --version  the version
 
-The other commands need typer and rich: pip install 'penstock[cli]'"""
+The other commands need typer and rich: pip install typer rich (or 'penstock[cli]')"""
 
 
 def run_plain(arguments: list[str], missing: str) -> int:
@@ -165,5 +169,5 @@ def show_host(say: Callable[[str], object]) -> None:
         say(f"{finding.level:8} {finding.about:14} {finding.says}")
     say("# To install for what you want to do")
     for extra in list_extras():
-        mark = "there" if not extra.missing else f"needs {', '.join(extra.missing)}"
+        mark = f"pip install {' '.join(extra.missing)}" if extra.missing else "there"
         say(f"penstock[{extra.name}]".ljust(22) + f"{extra.purpose}: {mark}")

@@ -16,21 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import rich.box
+import rich.console
+import rich.markup
+import rich.progress
+import rich.table
+import rich.text
+
 from ..errors import UsageError
 from .quantities import duration, number
 from .quantities import format_bytes as format_bytes
-
-try:
-    import rich.box
-    import rich.console
-    import rich.markup
-    import rich.progress
-    import rich.table
-    import rich.text
-except ModuleNotFoundError as missing:
-    raise SystemExit(
-        f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
-    ) from None
 
 out = rich.console.Console(highlight=False, soft_wrap=True, emoji=False)
 err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)

@@ -108,7 +108,7 @@ def _show(result: Examination) -> None:
         _show_verdict("verdict: an epoch from the page cache", result.later)
     if result.extras:
         extras = console.escape(", ".join(result.extras))
-        console.show(f"\nto install for this data: pip install '{extras}'")
+        console.show(f"\nto install for this data: pip install {extras}")
 
 
 def _show_host(as_json: bool) -> None:

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from .. import limits
 from ..engine.atomic_file import storage_errors, sync_folder
 from ..engine.storage_queue import PROCESS_QUEUE
-from ..errors import StorageError, UsageError
-from ..index.codecs.registry import missing_library
+from ..errors import StorageError, UsageError, missing_library
 from ..own_files import check_private_folder, open_own
 from .encoding import StoredSample
 from .manifest import (

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..arguments import Path, check_path, check_whole
-from ..errors import MissingError, UsageError
-from ..index.codecs.registry import missing_library
+from ..errors import MissingError, UsageError, missing_library
 
 Library = Literal["tokenizers", "tiktoken"]
 

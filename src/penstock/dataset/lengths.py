@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from ..arguments import Path, check_choice, check_path
 from ..engine.store import build_storage_error
-from ..errors import DataError, FormatError, MissingError, SidecarError, UsageError
+from ..errors import DataError, FormatError, MissingError, SidecarError, UsageError, missing_library
 from ..extent import Int
-from ..index.codecs.registry import missing_library
 from ..index.fields import SUMS_FIELD, Field
 from ..index.layout import Chunked
 from ..index.table import Index

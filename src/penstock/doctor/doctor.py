@@ -98,7 +98,7 @@ class Examination:
 
     first: roofline of an epoch that reads storage.
     later: roofline of the epochs after it, if the page cache holds the data by then.
-    extras: what to install for this data, such as "penstock[images]".
+    extras: what to install for this data, such as "pillow".
     """
 
     path: str
@@ -402,7 +402,7 @@ def _list_findings(
         )
         yield Finding("note", "index", says)
     for extra, ending in _find_missing_extras(dataset).items():
-        says = f"no library that decodes {ending} is installed: pip install '{extra}'"
+        says = f"no library that decodes {ending} is installed: pip install {extra}"
         yield Finding("warning", "decoder", says)
 
 
@@ -522,14 +522,14 @@ def _examine_memory(dataset: Dataset, machine: Machine, cached: Residency | None
 
 
 _WANTED = (
-    ((".jpg", ".jpeg"), ("simplejpeg", "PIL", "cv2", "turbojpeg"), "penstock[images]"),
-    ((".png", ".webp", ".tif", ".tiff"), ("PIL", "cv2"), "penstock[images]"),
+    ((".jpg", ".jpeg"), ("simplejpeg", "PIL", "cv2", "turbojpeg"), "simplejpeg pillow"),
+    ((".png", ".webp", ".tif", ".tiff"), ("PIL", "cv2"), "pillow"),
 )
-"""Endings of samples, libraries of which any one decodes them, and the extra that installs one."""
+"""Endings of samples, libraries of which any one decodes them, and the packages that do."""
 
 
 def _find_missing_extras(dataset: Dataset) -> dict[str, str]:
-    """The extras that decode samples like the first one, for which no library is installed, and
+    """The packages that decode samples like the first one, for which no library is installed, and
     the ending of each."""
     if len(dataset) == 0:
         return {}

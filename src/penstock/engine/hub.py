@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from .. import limits
-from ..errors import UsageError
+from ..errors import UsageError, missing_library
 from .globbing import cut_at_special
 from .leftovers import is_left_over
 from .object_client import (
@@ -122,10 +122,7 @@ def import_hub() -> Any:
         import huggingface_hub.constants
         import huggingface_hub.utils
     except ImportError:
-        raise UsageError(
-            "hf:// URLs need huggingface_hub: pip install 'penstock[hub]', or `hf download "
-            "--repo-type dataset` the data set and open its folder"
-        ) from None
+        raise missing_library("huggingface_hub", "hub", "hf://") from None
     return huggingface_hub
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from .. import limits
-from ..errors import ForkError, UsageError
+from ..errors import ForkError, UsageError, missing_library
 from . import threads
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class Bucket:
         try:
             import obstore
         except ImportError:
-            raise UsageError(f"{url} needs obstore: pip install 'penstock[cloud]'") from None
+            raise missing_library("obstore", "cloud", url) from None
         _check_process()
         self.url = url
         self._obstore = obstore

@@ -32,7 +32,7 @@ import numpy as np
 
 from .. import limits
 from ..budget import Budget
-from ..errors import UsageError
+from ..errors import UsageError, missing_library
 from ..extent import Files, Int, Requests
 from .protocol import Buffer, Completion, Failure, ReadingEngine, ReadMethod
 from .request_queue import Purpose
@@ -56,7 +56,7 @@ def import_pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise UsageError("traces need pyarrow: pip install 'penstock[parquet]'") from None
+        raise missing_library("pyarrow", "parquet", "a trace") from None
     return pyarrow, pyarrow.parquet
 
 

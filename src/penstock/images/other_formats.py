@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..errors import DecodeError, LimitError, UsageError
+from ..errors import DecodeError, LimitError, missing_library
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -51,8 +51,7 @@ def _import_pillow(where: str, why: str) -> tuple[Any, Any]:
     try:
         from PIL import Image, ImageOps
     except ModuleNotFoundError:
-        what = f"{where}: Pillow decodes this image ({why})"
-        raise UsageError(f"{what}: pip install 'penstock[jpeg]'") from None
+        raise missing_library("pillow", "images", f"{where}: decoding this image ({why})") from None
     return Image, ImageOps
 
 
@@ -98,7 +97,7 @@ def make_smaller_copy(data: bytes | memoryview, side: int) -> bytes | None:
     try:
         from PIL import Image
     except ModuleNotFoundError:
-        raise UsageError("resizing needs Pillow: pip install 'penstock[jpeg]'") from None
+        raise missing_library("pillow", "images", "resizing") from None
     try:
         with Image.open(io.BytesIO(data)) as image:
             check_pixels(image.width, image.height, "an image")

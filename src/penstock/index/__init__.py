@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
-    from .codecs.registry import missing_library as missing_library
     from .fields import Field as Field
     from .formats.registry import FORMATS as FORMATS
     from .layout import Layout as Layout
@@ -26,7 +25,6 @@ else:
     __all__, __getattr__ = hand_out(
         __name__,
         {
-            "codecs.registry": "missing_library",
             "fields": "Field",
             "formats.registry": "FORMATS",
             "layout": "Layout RowTable",

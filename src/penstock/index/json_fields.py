@@ -22,9 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .._core import extract_json_strings, parse_json_lines
-from ..errors import UsageError
+from ..errors import UsageError, missing_library
 from ..extent import Int
-from .codecs.registry import missing_library
 
 KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,),

@@ -13,8 +13,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from .. import limits
 from ..clock import Clock, SystemClock
-from ..errors import PenstockError
-from ..index.codecs.registry import missing_library
+from ..errors import PenstockError, missing_library
 from ..meter import Counters
 
 try:

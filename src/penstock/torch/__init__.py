@@ -13,13 +13,15 @@ itself does not import torch.
 
 from __future__ import annotations
 
+from ..errors import say_install
+
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as _missing:
     if _missing.name != "torch":  # it is installed, and lacks something itself
         raise
     raise ModuleNotFoundError(
-        "penstock.torch needs PyTorch: pip install 'penstock[torch]'", name="torch"
+        f"penstock.torch needs PyTorch: {say_install('torch', 'torch')}", name="torch"
     ) from None
 
 from . import gpu

@@ -18,7 +18,7 @@ import numpy as np
 
 import torch
 
-from ..errors import UsageError
+from ..errors import UsageError, missing_library
 from ..order import shuffling
 from ..order.order import Order
 
@@ -152,7 +152,7 @@ def _find_kernels(device: torch.device) -> ModuleType | None:
         raise UsageError(f"tensors on {device} are not supported: use 'cuda' or 'cpu'")
     kernels = _import_kernels()
     if kernels is None and device.type != "cpu":
-        raise UsageError(f"tensors on {device} need Triton: pip install 'penstock[gpu]'")
+        raise missing_library("triton", "gpu", f"a tensor on {device}")
     return kernels
 
 

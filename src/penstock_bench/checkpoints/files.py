@@ -24,7 +24,7 @@ import numpy.typing as npt
 from penstock.budget import Budget
 from penstock.checkpoint import Flush, Folder, Piece, Staging, lay_out_pieces, shards
 from penstock.engine import storage_errors
-from penstock.errors import FormatError, MissingError, StorageError, UsageError
+from penstock.errors import FormatError, MissingError, StorageError, UsageError, say_install
 
 from .shapes import DTYPE_BYTES, Bytes, File, State, Tensor
 
@@ -273,7 +273,7 @@ def make_writer(name: str) -> CheckpointWriter:
         make: Any = ours.get(name) or getattr(importlib.import_module(module), attribute)
         made = cast(CheckpointWriter, make())
     except (ImportError, AttributeError) as error:
-        remedy = "is the module on PYTHONPATH?" if attribute else f"pip install 'penstock[{name}]'"
+        remedy = "is the module on PYTHONPATH?" if attribute else say_install(name, name)
         raise UsageError(f"the checkpoint writer {name} is not there: {error}: {remedy}") from None
     lacking = [needed for needed in ("name", "suffix", "save", "load") if not hasattr(made, needed)]
     if lacking:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import FormatError, UsageError
+from penstock.errors import FormatError, UsageError, missing_library
 
 from ..workload.sections import DatasetSpec, ReaderSpec
 from .delivery import WHOLE, DeliveryTask
@@ -146,7 +146,7 @@ def decode_image(image: Any) -> npt.NDArray[np.uint8]:
     try:
         import PIL.Image
     except ModuleNotFoundError:
-        raise UsageError("decoding images needs pillow: pip install 'penstock[images]'") from None
+        raise missing_library("pillow", "images", "decoding images") from None
     return np.asarray(PIL.Image.open(io.BytesIO(image)))
 
 

@@ -6,8 +6,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import MissingError, UsageError
-from penstock.index import missing_library
+from penstock.errors import MissingError, UsageError, missing_library
 
 if TYPE_CHECKING:
     from ..workload.sections import DatasetSpec

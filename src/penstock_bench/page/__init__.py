@@ -15,7 +15,7 @@ from functools import cache, partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.errors import UsageError
+from penstock.errors import missing_library
 
 from . import quantities as quantities
 
@@ -48,11 +48,8 @@ def environment() -> jinja2.Environment:
     """
     try:
         import jinja2
-    except ModuleNotFoundError as missing:
-        raise UsageError(
-            f"a page needs {missing.name}: install it with pip install 'penstock[bench]' or "
-            "'penstock[sim]'"
-        ) from None
+    except ModuleNotFoundError:
+        raise missing_library("jinja2", "bench", "a page") from None
     made = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "templates"),
         autoescape=True,

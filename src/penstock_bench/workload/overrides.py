@@ -16,8 +16,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
-from penstock.errors import UsageError
-from penstock.index import missing_library
+from penstock.errors import UsageError, missing_library
 
 from .sections import SECRETS
 
@@ -63,7 +62,7 @@ def parse(text: str) -> Any:
         from hydra.core.override_parser.overrides_parser import OverridesParser
         from hydra.errors import HydraException
     except ModuleNotFoundError:
-        raise missing_library("hydra", "bench", "an override") from None
+        raise missing_library("hydra-core", "bench", "an override") from None
     try:
         override = OverridesParser.create().parse_override(text)
         override.value()

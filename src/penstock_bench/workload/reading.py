@@ -19,8 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.arguments import check_path, find_nearest, suggest, suggest_path
-from penstock.errors import UsageError
-from penstock.index import missing_library
+from penstock.errors import UsageError, missing_library
 
 from . import checks
 from . import overrides as grammar

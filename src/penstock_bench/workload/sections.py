@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from penstock.index import missing_library
+from penstock.errors import missing_library
 
 try:
     from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer, Strict

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from ...errors import missing_library
 from ..nested import pack_rows
 from .decompression import compute_expansion_max
-from .registry import CompressedChunk, Decoded, Packed, missing_library
+from .registry import CompressedChunk, Decoded, Packed
 
 
 @cache

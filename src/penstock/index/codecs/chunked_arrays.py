@@ -28,9 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from ...errors import UsageError
+from ...errors import UsageError, missing_library
 from .decompression import METHODS, decompress
-from .registry import CompressedChunk, Decoded, missing_library
+from .registry import CompressedChunk, Decoded
 
 CODECS = frozenset(
     ["adler32", "astype", "base64", "bitround", "blosc", "bz2", "crc32", "crc32c", "delta"]

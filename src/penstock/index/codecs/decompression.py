@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from ... import limits
 from ..._core import walk_jsonl
-from .registry import CompressedChunk, Decoded, Packed, missing_library
+from ...errors import missing_library
+from .registry import CompressedChunk, Decoded, Packed
 
 METHODS = frozenset(["bz2", "gzip", "lzma", "zlib", "zstd"])
 

@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from ...errors import missing_library
 from ..nested import pack_rows
-from .registry import CompressedChunk, Decoded, NullRow, Packed, missing_library
+from .registry import CompressedChunk, Decoded, NullRow, Packed
 from .thrift import I32, I64, INT, LIST, STRING, STRUCT, ThriftReader, pack_struct
 
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BINARY, FIXED = range(8)

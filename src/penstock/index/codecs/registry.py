@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from ...errors import UsageError
 
 
 class Strings(Protocol):
@@ -114,11 +113,6 @@ class NullRow(ValueError):
     def __init__(self, row: int, text: str) -> None:
         super().__init__(text)
         self.row, self.chunk = row, -1
-
-
-def missing_library(package: str, extra: str, what: str) -> UsageError:
-    """Make the error for a library that is not installed."""
-    return UsageError(f"{what} needs {package}: pip install 'penstock[{extra}]'")
 
 
 class DecodedChunks:

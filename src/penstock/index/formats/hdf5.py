@@ -36,9 +36,8 @@ from typing import Any
 import numpy as np
 
 from ...engine.store import StoreFile
-from ...errors import FormatError, PenstockError, UsageError
+from ...errors import FormatError, PenstockError, UsageError, missing_library
 from ...extent import Files, Int
-from ..codecs.registry import missing_library
 from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout
 from ..table import Index
