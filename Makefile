@@ -23,7 +23,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long test-trainers test-foreign explore simulate-faults simulate-bugs test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign \
-  bench-text bench-packing bench-images docs docs-check docs-version wheels check-wheels clean
+  bench-text bench-packing bench-images docs docs-serve docs-check docs-version wheels check-wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,24 +101,38 @@ stubs: $(STAMPS)/penstock  ## write the stubs of the compiled modules again, fro
 tidy: $(STAMPS)/penstock  ## print the figures of the structure: folders, faces, names, docstrings
 	@$(RUN) -m tests.tidy
 
-# The pages come from docs/ and from the code; nothing is asked of the network once the tools are there.
-docs: $(STAMPS)/docs  ## build the documentation site in build/site
-	@$(RUN) -m docsite
-	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build -q
-	@echo "build/site/index.html"
+# The pages come from docs/ and from the sources, which are read and not built; nothing is asked of
+# the network once the tools are there.
+DOCS := $(VENV)-docs/bin/python
+docs: $(VENV)-docs/.stamp  ## build the documentation site in build/site; compiles nothing
+	@$(DOCS) -m docsite
+	@NO_MKDOCS_2_WARNING=1 $(DOCS) -m mkdocs build -q
+	@echo "build/site is made: make docs-serve shows it, with its search, at http://127.0.0.1:$(PORT)"
+
+PORT ?= 8000
+docs-serve: docs  ## show the site at http://127.0.0.1:8000, where its search works too; PORT= another
+	@echo "http://127.0.0.1:$(PORT) (Ctrl-C ends it)"
+	@$(DOCS) -m http.server -d build/site -b 127.0.0.1 $(PORT)
+
+$(VENV)-docs/.stamp: pyproject.toml
+	@echo "setup: what the documentation site is built with, in $(VENV)-docs"
+	@$(PYTHON) -m venv $(VENV)-docs
+	@$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > $(VENV)-docs/packages.txt
+	@$(DOCS) -m pip install -qq --disable-pip-version-check -r $(VENV)-docs/packages.txt
+	@touch $@
 
 # The branch gh-pages gets a folder for each minor version; what was released later under the same one replaces it.
-docs-version: $(STAMPS)/docs  ## commit the site of VERSION=1.2.3 to the local branch gh-pages, as 1.2; as latest if no newer is there
+docs-version: $(VENV)-docs/.stamp  ## commit the site of VERSION=1.2.3 to the local branch gh-pages, as 1.2; as latest if no newer is there
 	@[ -n "$(VERSION)" ] || { echo "which version? make docs-version VERSION=1.2.3"; exit 1; }
 	@git fetch -q --depth 1 origin gh-pages:gh-pages 2>/dev/null || true
-	@$(RUN) -m docsite
+	@$(DOCS) -m docsite
 	@series="$(word 1,$(subst ., ,$(VERSION))).$(word 2,$(subst ., ,$(VERSION)))"; alias=latest; \
 	newest="$$( { git show gh-pages:versions.json 2>/dev/null | grep -o '"version": "[0-9.]*"' | grep -o '[0-9][0-9.]*'; echo "$$series"; } | sort -V | tail -1)"; \
 	[ "$$newest" = "$$series" ] || alias=; \
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mike deploy --update-aliases "$$series" $$alias
-	@$(VENV)/bin/mike set-default latest
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mike deploy --update-aliases "$$series" $$alias
+	@$(VENV)-docs/bin/mike set-default latest
 
-docs-check: docs  ## hold the site against its promises: links, spelling, names, length of pages, code that runs
+docs-check: docs $(STAMPS)/penstock  ## hold the site against its promises: links, spelling, names, length of pages, code that runs
 	@$(RUN) -m docsite check
 
 sanitize: sanitize-address sanitize-thread  ## the core's own tests under ASan+UBSan and under TSan
@@ -219,7 +233,7 @@ $(VENV)-wheels/.stamp:
 	@touch $@
 
 clean:  ## remove what was built, measured data and caches; .venv stays
-	rm -rf build dist $(VENV)-trainers $(VENV)-wheels bench-data .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf build dist $(VENV)-trainers $(VENV)-wheels $(VENV)-docs bench-data .mypy_cache .ruff_cache .pytest_cache \
 	  .hypothesis $(STAMPS)/penstock
 
 # -- the virtual environment, in steps that are each done once --------------------------------------
@@ -258,11 +272,6 @@ $(STAMPS)/penstock: $(CORE) pyproject.toml $(STAMPS)/tools $(STAMPS)/torch
 $(STAMPS)/ray: $(STAMPS)/penstock
 	@echo "setup: Ray"
 	@$(INSTALL) --no-build-isolation --editable '.[ray]'
-	@touch $@
-
-$(STAMPS)/docs: $(STAMPS)/penstock
-	@echo "setup: what the documentation site is built with"
-	@$(INSTALL) --no-build-isolation --editable '.[docs]'
 	@touch $@
 
 # FFCV asks for torchvision, which it does not use here, and which has no build for this torch: trainers that find it fail.

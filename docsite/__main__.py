@@ -6,6 +6,7 @@ import sys
 
 from docsite import PAGES
 from docsite.pages import assemble
+from docsite.stand_ins import stand_in
 
 
 def main(arguments: list[str]) -> int:
@@ -22,6 +23,7 @@ def main(arguments: list[str]) -> int:
     if arguments:
         print("usage: python -m docsite [check | drawings]", file=sys.stderr)
         return 2
+    stand_in()
     count = assemble()
     print(f"{count} pages in {PAGES}")
     return 0

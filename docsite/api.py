@@ -45,6 +45,18 @@ MODULES = {
 }
 """The modules with a page, and what each is for."""
 
+FIRST = {
+    "penstock": "open Loader Dataset Batch Budget",
+    "penstock.dataset": "open Dataset",
+    "penstock.loader": "Loader Batch",
+    "penstock.torch": "DataLoader StepLoader DeviceLoader",
+    "penstock.order": "Order",
+    "penstock.errors": "PenstockError",
+    "penstock.index": "Index",
+    "penstock.cache": "Cache",
+}
+"""The names that a page begins with; the others follow by the alphabet."""
+
 COMPILED = {
     "penstock._core": "The data path in C++. Nothing outside penstock calls it.",
     "penstock_bench._replay": "The replay of traces, in C++.",
@@ -69,7 +81,11 @@ def write_page(module: str, purpose: str) -> str:
     lines = [f"# {module}", "", purpose, ""]
     if module in COMPILED:
         return "\n".join([*lines, f"::: {module}", "    options: {show_root_heading: false}", ""])
-    names = public_names(module)
+    first = FIRST.get(module, "").split()
+    names = sorted(
+        public_names(module),
+        key=lambda name: [*first, name.rpartition(".")[2]].index(name.rpartition(".")[2]),
+    )
     if module != "penstock":
         real = source_name(module)
         lines += [f"::: {real}", "    options: {members: false, show_root_heading: false}", ""]

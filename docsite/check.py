@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
-from docsite import ROOT, SITE, api
+from docsite import ROOT, SITE, api, search
 from docsite.blocks import Block, find_blocks
 from docsite.pages import CUT, code_lines, cut_document, slug_on_site
 
@@ -58,6 +58,10 @@ def check() -> int:
             ("pages that no menu leads to", *count(pages_outside_menu())),
             ("requests to other hosts", *count(requests_to_others())),
         ]
+        if (unanswered := search.unanswered()) is None:
+            print("not tried: the search, which needs chromium")
+        else:
+            rows.append((f"questions of {len(search.QUESTIONS)} not found", *count(unanswered)))
         output, _ = running.communicate()
     if running.returncode not in (0, 1):
         print(output, file=sys.stderr)

@@ -24,7 +24,18 @@ def as_markdown(text: str) -> str:
     """The docstring with lists where it has lines of the form `name:  text`, with their
     continuations, in blocks of their own."""
     blocks = text.split("\n\n")
-    return "\n\n".join(block if is_code(block) else convert_block(block) for block in blocks)
+    return "\n\n".join(
+        block if is_code(block) else escape_marks(convert_block(block)) for block in blocks
+    )
+
+
+def escape_marks(block: str) -> str:
+    """The block with `__name__` as code, and stars that emphasise no word as stars."""
+    pieces = re.split(r"(`[^`]*`)", block)
+    for number in range(0, len(pieces), 2):
+        text = re.sub(r"\"__\w+?__\"|\b__\w+?__\b", r"`\g<0>`", pieces[number])
+        pieces[number] = re.sub(r"(?m)(^\* |\*\w[\w -]*\*)|\*", lambda m: m[1] or r"\*", text)
+    return "".join(pieces)
 
 
 def is_code(block: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from docsite import PAGES, ROOT, api, commands, tables
+from docsite import PAGES, ROOT, api, commands, search, tables
 
 FENCE = re.compile(r"^ {0,3}(```|~~~)")
 LINK = re.compile(r"(?<!\\)\]\(<?([^)\s>]+)>?\)")
@@ -53,8 +53,8 @@ CUT = {
 second level; "" is the beginning of the document. Sections that are not named belong to the page
 before; those of a document without "" are left out."""
 
-WIDE = "---\nhide: [navigation]\n---\n\n"
-"""Beginning of a page that has no menu beside it."""
+WIDE = "hide: [navigation, toc]\n"
+"""Line at the top of a page that has no menus beside it."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def assemble() -> int:
         target = PAGES / name
         target.parent.mkdir(parents=True, exist_ok=True)
         text = translate_links(PurePosixPath(name), page, places)
-        target.write_text(WIDE + text if name == "index.md" else text)
+        head = search.write_head(name) + (WIDE if name == "index.md" else "")
+        target.write_text(f"---\n{head}---\n\n{text}")
     for path in sorted((ROOT / "docs").rglob("*")):
         if path.is_file() and path.suffix != ".md":
             copy_file(path, PAGES / path.relative_to(ROOT / "docs"))

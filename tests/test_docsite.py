@@ -22,6 +22,8 @@ from docsite.pages import (
     slug_on_site,
     translate_links,
 )
+from docsite.search import BOOSTS, QUESTIONS, WORDS, write_head
+from docsite.stand_ins import make_stand_in
 
 from tests import ROOT
 
@@ -170,3 +172,29 @@ def test_addresses_are_those_of_the_project() -> None:
     config = on_config({})
     for name, key in (("Documentation", "site_url"), ("Source", "repo_url")):
         assert config[key] == (None if ".example/" in urls[name] else urls[name])
+
+
+def test_marks_in_docstrings_are_shown_as_they_are() -> None:
+    """Names with underscores are code, stars are stars; code and emphasised words stay."""
+    text = 'Has "__key__" and __all__, `__id__`, shape=(*), *one word*.\n\n    **code: __x__'
+    assert as_markdown(text) == (
+        'Has `"__key__"` and `__all__`, `__id__`, shape=(\\*), *one word*.\n\n    **code: __x__'
+    )
+
+
+def test_guides_come_before_decisions_in_the_search() -> None:
+    """Each page has a weight, the changelog is left out, and what is found by words is a page."""
+    assert "boost: 4.0" in write_head("how/resume.md")
+    assert "boost: 0.02" in write_head("decisions/0001-mixfeistel.md")
+    assert "exclude: true" in write_head("internals/changelog.md")
+    menu = (ROOT / "mkdocs.yml").read_text()
+    named = {*WORDS, *(page.replace(".html", ".md") for page in QUESTIONS.values())}
+    assert [page for page in named if f": {page}\n" not in menu and page != "index.md"] == []
+    assert [each for each in BOOSTS if each.endswith(".md") and f": {each}\n" not in menu] == []
+
+
+def test_a_stub_stands_in_for_what_is_not_built() -> None:
+    """The core's stand-in has its classes and functions, and computes nothing."""
+    core = make_stand_in("penstock._core", ROOT / "src" / "penstock" / "_core.pyi")
+    assert core.get_sanitizers() is None
+    assert isinstance(core.Permutation(3, 4), core.Permutation)

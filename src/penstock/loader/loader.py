@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 class Loader:
     """Batches of a dataset: every sample once an epoch, in a seeded order, on any number of ranks.
 
-    for batch in loader: is one epoch; the next `for` is the next epoch, unless `set_epoch` named
+    `for batch in loader:` is one epoch; the next `for` is the next epoch, unless `set_epoch` named
     another. All ranks take the same number of steps. The sequence of global batches depends on the
     data, `seed`, `shuffle` and the global batch, and on nothing else.
 
