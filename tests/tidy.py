@@ -91,7 +91,7 @@ BUDGETS = {
     "engine": 5_811,
     "images": 1_532,
     "index": 13_507,
-    "loader": 6_612,
+    "loader": 6_650,
     "order": 2_612,
     "penstock_bench": 12_963,
     "penstock_sim": 6_988,

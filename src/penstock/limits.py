@@ -295,7 +295,7 @@ decode_threads_max = 4096
 """Most threads that decode for one loader."""
 lent_slots_max = 4
 """Batches of one worker process that the user holds in shared memory; further ones are copied, so
-that keeping batches does not use up descriptors (two each)."""
+that keeping batches does not use up a process's maps."""
 metrics_clients_max = 16
 """Clients of one metrics endpoint; one more ends the connection that is open longest."""
 metrics_client_s = 10.0

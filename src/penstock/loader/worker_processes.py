@@ -3,8 +3,10 @@
 Theory of operation. Each worker has one socket to its parent. A task travels as a small message
 that names a slot, a piece of memory without a name (memfd) that both have mapped. The worker
 pickles the result into the slot, large arrays beside the pickle, and answers with a message of a
-few bytes. A worker thus never waits for its parent to read, and no circle of waiting can arise. The
-parent gives out arrays in the slot; when the last of them is gone, the slot is used again.
+few bytes. A slot that is too small gets new memory from the worker: its descriptor follows the
+answer, and both close it once they have mapped it, so that slots keep none. A worker thus never
+waits for its parent to read, and no circle of waiting can arise. The parent gives out arrays in the
+slot; when the last of them is gone, the slot is used again.
 A worker reads all messages before it starts a task, so that a drop or a stop overtakes the tasks
 that wait. It ends when its parent ends, for any cause. Nothing of this has a name in any file
 system, so that nothing is left behind.
@@ -13,6 +15,7 @@ system, so that nothing is left behind.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import itertools
 import mmap
@@ -54,7 +57,7 @@ Reduce = Callable[[Any], Any]
 """Reduce a part of a result, as `pickle.Pickler.reducer_override` does: NotImplemented for most."""
 
 _stop_s = 0.5
-_retire_tasks = 16  # of a worker, after which slots that none of them needed are closed
+_retire_tasks = 16  # of a worker, after which slots that none of them needed are given up
 
 
 class WorkerProcesses:
@@ -196,18 +199,19 @@ class WorkerProcesses:
         answers = 0
         for worker in (events[event] for event in ready if isinstance(event, Connection)):
             try:
-                message = worker.connection.recv_bytes()
+                answer = _reply.unpack(worker.connection.recv_bytes())
+                reply = _Reply._make([*answer[:5], WorkerTime(*answer[5:])])
+                slot = worker.tasks.pop(reply.ticket)
+                if reply.fresh:
+                    slot.map(recv_handle(worker.connection), reply.fresh)
             except (EOFError, ConnectionError):
                 ended.add(worker)
                 continue
             answers += 1
-            ticket, size, buffers, pickled, *spent = _reply.unpack(message)
-            slot = worker.tasks.pop(ticket)
-            if ticket in self._dropped:
-                self._dropped.remove(ticket)
+            if reply.ticket in self._dropped:
+                self._dropped.remove(reply.ticket)
             else:
-                reply = _Reply(ticket, size, buffers, pickled, WorkerTime(*spent))
-                self._ready[ticket] = worker, slot, reply
+                self._ready[reply.ticket] = worker, slot, reply
                 worker.ready += 1
         if ended and not answers:
             raise self._make_end_error(list(ended))
@@ -270,16 +274,10 @@ class _Worker:
 
     def send(self, ticket: int, task: Any) -> None:
         spare = self._retire_slots()
-        fresh = not self.free
-        if fresh:
-            slot = _Slot(next(self._numbers), os.memfd_create("penstock", os.MFD_CLOEXEC))
-            self._slots.add(slot)
-        else:
-            slot = self.free.popleft()
+        slot = self.free.popleft() if self.free else _Slot(next(self._numbers))
+        self._slots.add(slot)
         self.tasks[ticket] = slot
         self.connection.send((ticket, slot.number, task, spare))
-        if fresh:
-            send_handle(self.connection, slot.descriptor, self.process.pid)
 
     def _retire_slots(self) -> list[int]:
         """Retire the slots that no task has needed for a while; return their numbers."""
@@ -293,9 +291,9 @@ class _Worker:
 
     def unpack(self, slot: _Slot, reply: _Reply) -> Any:
         """Return the result in a slot. Its arrays stay there until the last of them is gone."""
-        base = slot.memory(reply.size)[: reply.size]
+        base = slot.memory[: reply.size]
         lent = len(self._slots) - len(self.free) - len(self.tasks) - self.ready
-        if lent > limits.lent_slots_max:  # the user keeps batches: bound the descriptors
+        if lent > limits.lent_slots_max:  # the user keeps batches: bound the slots
             base = base.copy()
             self.free.append(slot)
         else:
@@ -317,41 +315,77 @@ def _block_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class _SharedMap:
+    """Map of memory that keeps no descriptor, as Python's would before 3.13."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        access = mmap.PROT_READ | mmap.PROT_WRITE
+        address = _libc.mmap(None, size, access, mmap.MAP_SHARED, descriptor, 0)
+        if address == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), "memory of a worker cannot be mapped")
+        self._end = weakref.finalize(self, _libc.munmap, address, size)
+        self._end.atexit = False
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (size,),
+            "data": (address, False),
+        }
+
+
 class _Slot:
-    """Memory that is shared with another process and has no name."""
+    """Memory that a worker shares with its parent and that has no name.
 
-    def __init__(self, number: int, descriptor: int) -> None:
+    descriptor:  in the worker, of memory that the parent has not been sent yet.
+    """
+
+    def __init__(self, number: int) -> None:
         self.number = number
+        self.memory: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(0, np.uint8)
+        self.descriptor: int | None = None
+
+    def map(self, descriptor: int, size: int) -> None:
+        """Map other memory, and close its descriptor."""
+        try:
+            self.memory = np.asarray(_SharedMap(descriptor, size))
+        finally:
+            os.close(descriptor)
+
+    def make_room(self, size: int) -> None:
+        """Take other memory from the system unless there are so many bytes."""
+        if len(self.memory) >= size:
+            return
+        size += size // 4  # batches differ a little
+        descriptor = os.memfd_create("penstock", os.MFD_CLOEXEC)
+        try:
+            # Not ftruncate: lack of memory is an error here, and would be a signal later.
+            os.posix_fallocate(descriptor, 0, size)
+            self.map(os.dup(descriptor), size)
+        except BaseException:
+            os.close(descriptor)
+            raise
         self.descriptor = descriptor
-        self._memory = np.empty(0, np.uint8)
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self.descriptor)  # at the end of the interpreter, too
-
-    def memory(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return all memory of the slot, at least `size` bytes."""
-        if len(self._memory) < size:
-            have = os.fstat(self.descriptor).st_size
-            if have < size:
-                have = size + size // 4  # batches differ a little
-                # Not ftruncate: lack of memory is an error here, and would be a signal later.
-                os.posix_fallocate(self.descriptor, 0, have)
-            self._memory = np.frombuffer(mmap.mmap(self.descriptor, have), np.uint8)
-        return self._memory
 
 
 class _Reply(NamedTuple):
     """Answer of a worker. `size` bytes of the slot hold a table of `buffers` extents, a pickle and
-    the buffers."""
+    the buffers. The slot has `fresh` bytes of new memory, whose descriptor follows, or the old."""
 
     ticket: int
-    size: int
-    buffers: int
-    pickled: int
+    size: int = 0
+    buffers: int = 0
+    pickled: int = 0
+    fresh: int = 0
     spent: WorkerTime = WorkerTime()
 
 
-_reply = struct.Struct("<QQQQQQQ")
+_reply = struct.Struct("<QQQQQQQQ")
 _alignment = 64
 
 
@@ -381,13 +415,15 @@ def _pack(result: Any, slot: _Slot, ticket: int, reduce: Reduce | None) -> _Repl
         start = -(-end // _alignment) * _alignment
         end = start + view.nbytes
         table[row] = start, view.nbytes
-    memory = slot.memory(end)
+    slot.make_room(end)
+    memory = slot.memory
     memory[: table.nbytes] = table.reshape(-1).view(np.uint8)
     memory[table.nbytes : table.nbytes + len(pickled)] = np.frombuffer(pickled, np.uint8)
     for (start, size), view in zip(table.tolist(), views, strict=True):
         if size:
             memory[start : start + size] = np.frombuffer(view, np.uint8)
-    return _Reply(ticket, end, len(views), len(pickled))
+    fresh = 0 if slot.descriptor is None else len(memory)
+    return _Reply(ticket, end, len(views), len(pickled), fresh)
 
 
 class _Failure:
@@ -462,7 +498,7 @@ def _run_worker(
     slots: dict[int, _Slot] = {}
     for ticket, slot, task in _receive_tasks(connection, slots):
         try:
-            reply = _Reply(ticket, 0, 0, 0)
+            reply = _Reply(ticket)
             if slot is not None:
                 reply = _pack(fetch(task), slot, ticket, reduce)._replace(spent=fetch.spent)
         except Exception as error:
@@ -470,6 +506,10 @@ def _run_worker(
             reply = _pack(_Failure(make_raisable(error), number), slot, ticket, None)
         del task
         connection.send_bytes(_reply.pack(*reply[:-1], *reply.spent))
+        if slot is not None and slot.descriptor is not None:
+            send_handle(connection, slot.descriptor, parent)
+            os.close(slot.descriptor)
+            slot.descriptor = None
 
 
 def _receive_tasks(
@@ -492,8 +532,7 @@ def _receive_tasks(
             if number is None:
                 dropped.add(ticket)
                 continue
-            if number not in slots:
-                slots[number] = _Slot(number, recv_handle(connection))
+            slots.setdefault(number, _Slot(number))
             tasks[ticket] = number, task
         ticket = next(iter(tasks))
         number, task = tasks.pop(ticket)
