@@ -42,7 +42,7 @@ def read_states() -> States:
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "default_generator"):
         state = torch.default_generator.get_state()  # uint8; .numpy().tobytes() takes 1 us more
-        states["torch"] = ctypes.string_at(state.data_ptr(), len(state))
+        states["torch"] = ctypes.string_at(state.data_ptr(), state.numel())
     return states
 
 

@@ -282,6 +282,8 @@ class SampleSeeds:
         fault: Exception | None = None
         try:
             batch = self._make_seeded(task, function)
+            if self._watch.is_still(states):
+                return batch
         except Exception as error:  # what was drawn without a seed may be why
             fault = error
         moved, repeats = self._watch.suspect(states, 1)
