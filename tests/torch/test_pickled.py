@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import multiprocessing
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 import penstock
 from penstock.errors import UsageError
-from penstock.torch import DataLoader, StepLoader
+from penstock.torch import DataLoader, DeviceLoader, StepLoader
 
 ROWS, BATCH = 24, 4
 
@@ -39,6 +40,7 @@ KINDS: dict[str, Callable[[penstock.Dataset], Any]] = {
     "records, processes": lambda ds: DataLoader(ds, BATCH, num_workers=1, workers="processes"),
     "items": lambda ds: DataLoader(list(range(ROWS)), BATCH, shuffle=True, seed=3),
     "items, a sampler": lambda ds: DataLoader(list(range(ROWS)), BATCH, sampler=range(ROWS)),
+    "a device": lambda ds: DeviceLoader(ds, BATCH, shuffle=True, seed=3, device="cpu"),
 }
 
 
@@ -73,6 +75,49 @@ def test_a_copy_goes_on_at_the_position(
     assert getattr(sent, "label", None) == getattr(loader, "label", None)
     for made in (loader, sent, expected):
         made.close()
+
+
+def test_what_was_set_since_is_sent(records: penstock.Dataset) -> None:
+    """Attributes that a user changes or adds, and another budget, go to copies of copies."""
+    loader = DataLoader(list(range(ROWS)), BATCH, num_workers=1, timeout=5)
+    loader.worker_init_fn, loader.timeout = list_batches, 60
+    loader.note = "mine"  # type: ignore[attr-defined]
+    plain = penstock.Loader(records, BATCH)
+    plain.budget = penstock.Budget(threads=3)
+    for _ in range(2):
+        loader, plain = pickle.loads(pickle.dumps((loader, plain)))
+    assert (loader.worker_init_fn, loader.timeout, loader.note) == (list_batches, 60, "mine")
+    assert plain.budget == penstock.Budget(threads=3)
+    with pytest.raises(ValueError, match="fixed"):
+        loader.batch_size = 3
+
+
+def go_on(loaders: list[Any], answers: Any) -> None:
+    """Send the batches that loaders have in another process, in which this is called."""
+    answers.send([list_batches(loader) for loader in loaders])
+    for loader in loaders:
+        loader.close()
+
+
+def test_a_spawned_process_goes_on(records: penstock.Dataset) -> None:
+    """Loaders that have run are arguments of a process that is spawned: it has what is left."""
+    kinds = [kind for kind in KINDS if kind != "records, processes"]  # of daemons: no children
+    loaders = [KINDS[kind](records) for kind in kinds]
+    for loader in loaders:
+        for _ in itertools.islice(loader, 2):
+            pass
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=go_on, args=(loaders, theirs), daemon=True)
+    child.start()
+    theirs.close()
+    sent = ours.recv()
+    child.join(60)
+    for kind, loader, batches in zip(kinds, loaders, sent, strict=True):
+        loader.load_state_dict(loader.state_dict())
+        assert len(batches) == ROWS // BATCH - 2, kind
+        assert batches == list_batches(loader), kind
+        loader.close()
 
 
 def test_a_step_loader_says_what_to_do(records: penstock.Dataset) -> None:

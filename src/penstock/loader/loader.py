@@ -48,7 +48,7 @@ from .epoch import DeviceTransfer, EpochIterator, OpenEpoch, OpenIterators, reco
 from .explain import Explanation, Setup, explain_run, hold_images
 from .global_generators import DrawWatch
 from .metrics import serve_if_configured
-from .sampler import make_step_sampler, pick_others
+from .sampler import Sendable, make_step_sampler
 from .sources import ArraySource, DecodeSource, Decoding
 from .step_reader import ReadResources, StepReader, Submit, TicketRouter, make_fork_error
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ..cache.agreement import Cache, CacheMembership
 
 
-class Loader:
+class Loader(Sendable):
     """Batches of a dataset: every sample once an epoch, in a seeded order, on any number of ranks.
 
     `for batch in loader:` is one epoch; the next `for` is the next epoch, unless `set_epoch` named
@@ -143,7 +143,7 @@ class Loader:
         group: int = 64,
         num_workers: None = None,
     ) -> None:
-        self._given = {name: value for name, value in locals().items() if name != "self"}
+        self._keep_given(Loader, locals())
         if num_workers is not None:
             what = "give decode_threads=, or use penstock.torch.DataLoader"
             raise UsageError(f"num_workers is {num_workers!r}, and a Loader has none: {what}")
@@ -174,7 +174,7 @@ class Loader:
         self.batch_size = 1 if batch_size is None and global_batch_size is None else batch_size
         # The user's, and the part that a broker leaves of it.
         self._requested_budget = self._budget = _check_budget(budget)
-        self.step_sampler = make_step_sampler(
+        self.step_sampler = self._epochs = make_step_sampler(
             dataset,
             seed,
             shuffle,
@@ -221,7 +221,7 @@ class Loader:
         self._history: list[dict[str, float]] = []  # of epochs that were walked to their end
         self._iterators = OpenIterators()
         self._turn = make_turn()  # of the thread that begins an epoch, or closes
-        self._names = frozenset([*vars(self), "_names"])  # others are a subclass's, or the user's
+        self._end_making()
 
     # -- for the trainer -----------------------------------------------------------------
 
@@ -315,7 +315,7 @@ class Loader:
 
     @budget.setter
     def budget(self, budget: Budget) -> None:
-        self._requested_budget = _check_budget(budget)
+        self._requested_budget = self._given["budget"] = _check_budget(budget)
         if self._leased_budget is not None:
             self._leased_budget.own = self._requested_budget
         self._apply_budget()
@@ -492,17 +492,6 @@ class Loader:
                 self._leased_budget.leave()
                 self._leased_budget, self._budget = None, self._requested_budget
             self._router = self._arena = None
-
-    def __getstate__(self) -> Any:
-        """Return what a copy in another process is made of: it goes on as a restored loader."""
-        given = self._given | {"budget": self._requested_budget}
-        return given, pick_others(self, self._names), self.step_sampler.position
-
-    def __setstate__(self, state: Any) -> None:
-        given, others, position = state
-        Loader.__init__(self, **given)
-        vars(self).update(others)
-        self.step_sampler.restore_position(position)
 
     def __enter__(self) -> Loader:
         return self

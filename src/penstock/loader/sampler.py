@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -35,7 +35,7 @@ from ..ranks.place import Place, detect, suspect_processes
 from .auto_shuffle import AutoShuffle
 from .balancing import Balanced, Balancing, balance_costs, name_assignment
 from .equal_batches import PeerCheck, Reweighing, WeightsRecord
-from .workers import BatchTask, identify_data
+from .workers import BatchTask, EpochTasks, identify_data
 
 if TYPE_CHECKING:
     from ..cache.agreement import Cache
@@ -522,9 +522,35 @@ class StepSampler:
         )
 
 
-def pick_others(loader: Any, names: Collection[str]) -> dict[str, Any]:
-    """Return the attributes of a loader that have other names, to be pickled with it."""
-    return {name: value for name, value in vars(loader).items() if name not in names}
+class Sendable:
+    """A loader that is pickled as torch's are: by the arguments that it was made with, the public
+    attributes that were set since, those of a subclass, and the position where a copy goes on."""
+
+    _epochs: EpochTasks
+
+    def _keep_given(self, kind: type[Sendable], given: Mapping[str, Any]) -> None:
+        """Keep the arguments of `kind.__init__`, which are the names that it begins with."""
+        self._given = {name: value for name, value in given.items() if name != "self"}
+        self._kind_given = kind
+
+    def _end_making(self) -> None:
+        """Know what is set from now on from what the constructor has set."""
+        self._made: Mapping[str, Any] = {**vars(self), "_made": None}
+
+    def __getstate__(self) -> Any:
+        public = {name for name in self._made if not name.startswith("_")}
+        others = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in self._made or (name in public and value is not self._made[name])
+        }
+        return self._kind_given, self._given, others, self._epochs.position
+
+    def __setstate__(self, state: Any) -> None:
+        kind, given, others, position = state
+        kind.__init__(self, **given)
+        vars(self).update(others)
+        self._epochs.restore_position(position)
 
 
 def make_step_sampler(

@@ -18,7 +18,7 @@ from ..dataset.sample import Decode
 from ..errors import CollateError, LimitError, UsageError
 from ..loader.batch import Batch
 from ..loader.epoch import SharedIterator
-from ..loader.sampler import make_step_sampler
+from ..loader.sampler import Sendable, StepSampler, make_step_sampler
 from ..order.order import Order
 from ..order.selection import Selection, find_base
 from ..plan.batch_layout import Ids
@@ -28,7 +28,7 @@ from .arguments import EpochSampler, parse_shuffle
 from .tensors import TensorLoader, as_tensors
 
 
-class DeviceLoader:
+class DeviceLoader(Sendable):
     """Batches as from `DataLoader`, of a data set in the memory of a device.
 
     The first `next` reads all samples once, through the engine, in the order of storage; from
@@ -68,6 +68,7 @@ class DeviceLoader:
         global_batch_size: int | None = None,
         budget: Budget | None = None,
     ) -> None:
+        self._keep_given(DeviceLoader, locals())
         if not isinstance(dataset, Dataset):
             raise UsageError(f"dataset is a {type(dataset).__name__}: give penstock.open(...)")
         kind = parse_shuffle(shuffle, dataset)
@@ -81,7 +82,7 @@ class DeviceLoader:
             raise UsageError(f"device is {device!r} ({reason}): use 'cuda:0' or 'cpu'") from None
         self.drop_last = drop_last
         self._threads, self._decode, self._budget = num_workers, decode, budget
-        self._step_sampler = make_step_sampler(
+        self._epochs: StepSampler = make_step_sampler(
             dataset,
             seed,
             kind,
@@ -93,12 +94,13 @@ class DeviceLoader:
             budget=budget or Budget(),
             check_peers=check_peers,
         )
-        self.sampler = EpochSampler(self._step_sampler)
+        self.sampler = EpochSampler(self._epochs)
         self._resident: DeviceDataset | None = None
+        self._end_making()
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every rank."""
-        return len(self._step_sampler)
+        return len(self._epochs)
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over an epoch. The first `next` starts it; see `Loader`."""
@@ -127,15 +129,15 @@ class DeviceLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that starts next. Without it epochs count up by themselves."""
-        self._step_sampler.cursor.set_epoch(epoch)
+        self._epochs.cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the run, as `DataLoader` does; either loader continues from it."""
-        return self._step_sampler.cursor.state()
+        return self._epochs.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of `state` in the next epoch; errors as `DataLoader`."""
-        self._step_sampler.restore(state)
+        self._epochs.restore(state)
 
     def close(self) -> None:
         """Give the memory back; iterating again reads the data again."""
@@ -143,8 +145,8 @@ class DeviceLoader:
 
     def _batches(self) -> Iterator[Any]:
         resident = self.load()
-        epoch, first = self._step_sampler.begin()
-        step_sampler = self._step_sampler
+        epoch, first = self._epochs.begin()
+        step_sampler = self._epochs
         steps, place = step_sampler.steps, step_sampler.place
         order = step_sampler.order.at_epoch(epoch)
         exact = find_base(order) if order.shuffle == "exact" else None

@@ -39,7 +39,7 @@ from ..loader.epoch import DeviceTransfer, EpochIterator, OpenEpoch, OpenIterato
 from ..loader.explain import Explanation, Setup, explain_run, hold_images
 from ..loader.loader import Loader
 from ..loader.metrics import serve_if_configured
-from ..loader.sampler import StepSampler, make_step_sampler, pick_others
+from ..loader.sampler import Sendable, StepSampler, make_step_sampler
 from ..loader.sources import WorkerSource
 from ..loader.worker_processes import WorkerProcesses
 from ..loader.workers import EpochTasks, InlineWorkers, SamplerTasks, Workers, WorkerThreads
@@ -86,7 +86,7 @@ _frozen = (
 )
 
 
-class DataLoader:
+class DataLoader(Sendable):
     """Batches of a dataset, as torch.utils.data.DataLoader gives them, on any number of ranks.
 
     The arguments of torch keep their order, defaults and errors. What differs:
@@ -184,7 +184,7 @@ class DataLoader:
         cache: Cache | None = None,
         budget: Budget | None = None,
     ) -> None:
-        self._given = {name: value for name, value in locals().items() if name != "self"}
+        self._keep_given(DataLoader, locals())
         num_workers = check_integer("num_workers", num_workers)
         check_kinds(dataset, sampler, batch_sampler, collate_fn, worker_init_fn, generator)
         kind = parse_shuffle(shuffle, dataset)
@@ -280,8 +280,7 @@ class DataLoader:
             self._open_transfer = lambda: CopyTransfer(CudaStreams(chosen_device))
         self._has_warned = False
         self.is_dealt = False  # by a StepLoader
-        self._names = frozenset([*vars(self), "_names", "_initialized"])
-        self._initialized = True
+        self._end_making()
 
     @classmethod
     def __class_getitem__(cls, batch: Any) -> types.GenericAlias:
@@ -289,7 +288,7 @@ class DataLoader:
         return types.GenericAlias(cls, batch)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _frozen and getattr(self, "_initialized", False):
+        if name in _frozen and "_made" in vars(self):
             raise ValueError(f"{name} of a {type(self).__name__} is fixed: make another loader")
         super().__setattr__(name, value)
 
@@ -463,16 +462,6 @@ class DataLoader:
             if self._leased_budget is not None:
                 self._leased_budget.leave()
                 self._leased_budget = None
-
-    def __getstate__(self) -> Any:
-        """Return what a copy in another process is made of: it goes on as a restored loader."""
-        return self._given, pick_others(self, self._names), self._epochs.position
-
-    def __setstate__(self, state: Any) -> None:
-        given, others, position = state
-        DataLoader.__init__(self, **given)
-        vars(self).update(others)
-        self._epochs.restore_position(position)
 
     def __repr__(self) -> str:
         return (
