@@ -388,6 +388,25 @@ def test_one_broker_at_a_place(path: Path) -> None:
         assert path.exists()
 
 
+def test_a_broker_without_its_lock_file_keeps_its_socket(path: Path) -> None:
+    """What removes old files in /tmp takes the lock file: the living socket is not taken over, and
+    a broker that ends leaves the socket of the one that came after."""
+    with broker(path) as process:
+        Path(f"{path}.lock").unlink()
+        with pytest.raises(UsageError, match="serves at .* already"):
+            Broker(path, ledger())
+        with Caller(path):
+            pass
+        path.unlink()
+        Path(f"{path}.lock").unlink(missing_ok=True)
+        with Broker(path, ledger()):
+            process.terminate()
+            process.wait()
+            with Caller(path):
+                pass
+    assert not path.exists()
+
+
 def test_what_a_dead_broker_left_is_taken_over(path: Path) -> None:
     with broker(path) as process:
         process.kill()

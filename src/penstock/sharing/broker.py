@@ -9,6 +9,7 @@ host.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import grp
 import logging
@@ -350,6 +351,10 @@ def _open_listener(path: Path, group: int | None, undo: contextlib.ExitStack) ->
     undo.enter_context(listener)
     if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
         raise UsageError(f"{path} is there and no socket: use another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller:
+        if caller.connect_ex(str(path)) in (0, errno.EAGAIN):  # its lock was removed, as old files
+            what = f"a broker serves at {path} already"
+            raise UsageError(f"{what}: end it first, or serve at another path")
     new = Path(f"{path}{_new}")
     new.unlink(missing_ok=True)
     listener.bind(str(new))
@@ -359,10 +364,11 @@ def _open_listener(path: Path, group: int | None, undo: contextlib.ExitStack) ->
         new.chmod(0o660)
     listener.listen(128)
     new.replace(path)
-    undo.callback(_remove, path)
+    undo.callback(_remove, path, path.stat().st_ino)
     return listener
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path, inode: int) -> None:
     with contextlib.suppress(OSError):
-        path.unlink()
+        if path.stat().st_ino == inode:  # not that of a broker which came after
+            path.unlink()

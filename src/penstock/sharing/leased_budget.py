@@ -44,21 +44,13 @@ class LeasedBudget:
         self._counters = weakref.WeakMethod(counters)  # loaders end with their last reference
         self._tenant = Tenant(name_job(place, os.environ), place.rank, name)
         self._profiler = Profiler()
-        self._lease: Lease | None = None
-
-    @property
-    def lease(self) -> Lease | None:
+        self.lease: Lease | None = None
         """The lease now; None without a broker."""
-        return self._lease
 
     def changed(self) -> bool:
         """True if the lease has changed since the last call. Never waits; takes 2 us."""
-        lease = self._tenant.step(time.monotonic(), self._report)
-        if lease is self._lease:
-            return False
-        changed = lease != self._lease
-        self._lease = lease
-        return changed
+        before, self.lease = self.lease, self._tenant.step(time.monotonic(), self._report)
+        return before is not self.lease and before != self.lease
 
     @property
     def quiet_until_ns(self) -> int:
@@ -69,12 +61,12 @@ class LeasedBudget:
 
     def budget(self, step_bytes: float = 0.0) -> Budget:
         """Return the loader's own budget, limited by the lease; see `lease.limit_budget`."""
-        return self.own if self._lease is None else limit_budget(self.own, self._lease, step_bytes)
+        return self.own if self.lease is None else limit_budget(self.own, self.lease, step_bytes)
 
     def leave(self) -> None:
         """Give the lease back."""
         self._tenant.close()
-        self._lease = None
+        self.lease = None
 
     def _report(self) -> Report:
         ask = self._counters()

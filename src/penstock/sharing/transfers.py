@@ -170,7 +170,7 @@ class Transfers:
 
     def moved(self, key: Key, now_s: float, bytes: float) -> None:
         """Record the bytes transferred so far, and learn the rate that the transfer can take."""
-        transfer = self._find_transfer(key)
+        _, transfer = self._find(key)
         passed_s = now_s - transfer.heard_s
         if passed_s < _windows_s or bytes < transfer.moved:
             return
@@ -188,8 +188,7 @@ class Transfers:
 
     def end(self, key: Key, now_s: float) -> None:
         """End a transfer, done or given up."""
-        self._find_transfer(key)
-        writer, _ = self._open[key]
+        writer, _ = self._find(key)
         writer.settle(now_s, self._bandwidth)
         del self._open[key], writer.open[key]
         self._anew = True
@@ -212,10 +211,10 @@ class Transfers:
             self._decide(now_s, bandwidth)
         return self._renew_grants(now_s)
 
-    def _find_transfer(self, key: Key) -> _Transfer:
+    def _find(self, key: Key) -> tuple[_Writer, _Transfer]:
         if key not in self._open:
             raise UsageError(f"transfer {key[1]} has not started: say that first")
-        return self._open[key][1]
+        return self._open[key]
 
     def _decide(self, now_s: float, bandwidth: float) -> None:
         writers = [writer for writer in self._writers.values() if writer.open]
