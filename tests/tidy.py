@@ -89,7 +89,7 @@ BUDGETS = {
     "demo": 452,
     "doctor": 1_390,
     "engine": 5_811,
-    "images": 1_532,
+    "images": 2_060,
     "index": 13_507,
     "loader": 6_665,
     "order": 2_612,

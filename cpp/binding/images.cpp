@@ -52,7 +52,16 @@ images::Kind parse_kind(const std::string& kind) {
   if (kind == "random") return images::Kind::random;
   if (kind == "centre") return images::Kind::centre;
   if (kind == "whole") return images::Kind::whole;
+  if (kind == "window") return images::Kind::window;
   throw nb::value_error("unknown kind");
+}
+
+images::PadMode parse_mode(const std::string& mode) {
+  if (mode == "constant") return images::PadMode::constant;
+  if (mode == "edge") return images::PadMode::edge;
+  if (mode == "reflect") return images::PadMode::reflect;
+  if (mode == "symmetric") return images::PadMode::symmetric;
+  throw nb::value_error("unknown mode");
 }
 
 images::Type parse_type(const std::string& type) {
@@ -351,10 +360,10 @@ CropList transform_pixels(const Transform& transform, const Pixels& pixels, cons
   CropList crop;
   const WithoutGil released;
   use_transformer([&](Transformer& transformer) {
-    crop = list_crop(transformer.transform_pixels(transform,
-                                                  {pixels.data(), pixels.shape(1) * 3}, size,
-                                                  checked, out.data()),
-                     size);
+    const images::Crop made = transformer.transform_pixels(
+        transform, {pixels.data(), pixels.shape(1) * 3}, size, checked, out.data());
+    crop = list_crop(made, size);
+    if (!made.fits) crop[2] = 0;
   });
   return crop;
 }
@@ -375,10 +384,17 @@ void bind_images(nb::module_& m) {
              std::uint32_t width, std::uint32_t shorter, std::array<double, 2> area,
              std::array<double, 2> ratio, double flip, double flip_rows, bool is_planar,
              const std::string& type, std::array<float, 3> scale, std::array<float, 3> offset,
-             std::uint64_t pixels_max, bool shrinks) {
+             std::uint64_t pixels_max, bool shrinks, std::array<bool, 2> flips_first,
+             bool is_drawn, std::array<std::uint32_t, 2> resized, std::uint32_t longest,
+             std::array<std::uint32_t, 2> cut, std::array<std::uint32_t, 4> padding,
+             bool pads_small, const std::string& mode, std::array<float, 3> fill) {
             Transform transform;
             transform.rule = {parse_kind(kind), check_size(height, width), shorter, area[0],
-                              area[1], ratio[0], ratio[1], flip, flip_rows};
+                              area[1], ratio[0], ratio[1], flip, flip_rows, flips_first[0],
+                              flips_first[1],
+                              {is_drawn, {resized[0], resized[1]}, shorter, longest,
+                               {cut[0], cut[1]}, padding, pads_small, parse_mode(mode)}};
+            transform.fill = fill;
             transform.layout = is_planar ? images::Layout::chw : images::Layout::hwc;
             transform.type = parse_type(type);
             transform.scale = scale;
@@ -389,7 +405,10 @@ void bind_images(nb::module_& m) {
           },
           "kind"_a, "height"_a, "width"_a, "shorter"_a, "area"_a, "ratio"_a, "flip"_a,
           "flip_rows"_a, "is_planar"_a, "type"_a, "scale"_a, "offset"_a, "pixels_max"_a,
-          "shrinks"_a = false)
+          "shrinks"_a = false, "flips_first"_a = std::array<bool, 2>{}, "is_drawn"_a = false,
+          "resized"_a = std::array<std::uint32_t, 2>{}, "longest"_a = 0,
+          "cut"_a = std::array<std::uint32_t, 2>{}, "padding"_a = std::array<std::uint32_t, 4>{},
+          "pads_small"_a = false, "mode"_a = "constant", "fill"_a = std::array<float, 3>{})
       .def_prop_ro(
           "row_bytes", [](const Transform& transform) { return transform.row_bytes(); },
           "Bytes of one image.")
@@ -404,7 +423,7 @@ void bind_images(nb::module_& m) {
            "lengths:        bytes of each whole file, if the rows have only what `plan_reads` says;\n"
            "                empty if they are whole.\n\n"
            "Returns the rows of which there is something to say: row, status (0 made, 1 not ours,\n"
-           "2 broken, 3 too large, 4 the whole file is needed), byte, row of blocks or -1, message, stray bytes that were\n"
+           "2 broken, 3 too large, 4 the whole file is needed, 5 too small), byte, row of blocks or -1, message, stray bytes that were\n"
            "skipped, and whether the positions did not fit.")
       .def("plan_reads", plan_reads, "positions"_a, "key"_a, "numbers"_a.noconvert(),
            "lengths"_a.noconvert(),
@@ -427,7 +446,8 @@ void bind_images(nb::module_& m) {
            "broken, and problems as `transform_rows` does.")
       .def("transform_pixels", transform_pixels, "pixels"_a.noconvert(), "words"_a.noconvert(),
            "out"_a.noconvert(),
-           "Make one row of an image that is decoded, by 44 random words. Returns its crop.")
+           "Make one row of an image that is decoded, by 44 random words. Returns its crop, whose width is\n"
+           "0 if the image is too small.")
       .def(
           "choose_crop",
           [](const Transform& transform, std::uint32_t height, std::uint32_t width,

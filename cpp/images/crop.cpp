@@ -86,6 +86,61 @@ Size resize_whole(const CropRule& rule, Size image) noexcept {
   return {scale_size(target.width, image.height, image.width, target.height), target.width};
 }
 
+Size resize_for_window(const WindowRule& rule, Size image) noexcept {
+  if (rule.resized.height != 0) return rule.resized;
+  if (rule.shorter == 0 && rule.longest == 0) return image;
+  const bool is_tall = image.width <= image.height;
+  const std::uint32_t shorter = std::min(image.width, image.height);
+  const std::uint32_t longer = std::max(image.width, image.height);
+  std::uint32_t now_shorter = shorter, now_longer = longer;
+  if (rule.shorter != 0) {
+    now_shorter = rule.shorter;
+    now_longer = scale_size(rule.shorter, longer, shorter, 1);
+  }
+  if (rule.longest != 0 && (rule.shorter == 0 || now_longer > rule.longest)) {
+    now_shorter = scale_size(rule.longest, now_shorter, now_longer, 1);
+    now_longer = rule.longest;
+  }
+  return is_tall ? Size{now_longer, now_shorter} : Size{now_shorter, now_longer};
+}
+
+// Where a window of one axis begins, of a picture with `before` and `after` padded pixels.
+std::int64_t place_window(const WindowRule& rule, std::uint32_t size, std::uint32_t window,
+                          std::uint32_t before, std::uint32_t after, std::uint64_t word,
+                          bool& fits) noexcept {
+  std::int64_t padded = std::int64_t{size} + before + after, lead = before;
+  const std::int64_t missing = window - padded;
+  if (missing > 0) {
+    fits &= rule.pads_small;
+    if (!rule.is_drawn) return -lead - missing / 2;
+    lead += missing;
+    padded += 2 * missing;
+  }
+  const auto rest = static_cast<std::uint32_t>(padded - window);
+  return std::int64_t{rule.is_drawn ? to_below(word, rest + 1) : halve(rest)} - lead;
+}
+
+Crop choose_window(const CropRule& rule, Size image, const Words& words) noexcept {
+  const WindowRule& window = rule.window;
+  const bool is_cut = window.cut.height != 0;
+  const Size resized = is_cut ? image : resize_for_window(window, image);
+  const Size size = is_cut ? window.cut : rule.target;
+  const auto& [left, top, right, bottom] = window.padding;
+  Crop crop{0, 0, image.width, image.height, resized, {}, false, false, true};
+  crop.first.top =
+      place_window(window, resized.height, size.height, top, bottom, words[2], crop.fits);
+  crop.first.left =
+      place_window(window, resized.width, size.width, left, right, words[3], crop.fits);
+  if (!is_cut || !crop.fits) return crop;
+  crop.left = static_cast<std::uint32_t>(crop.first.left);
+  crop.top = static_cast<std::uint32_t>(crop.first.top);
+  crop.width = size.width;
+  crop.height = size.height;
+  crop.resized = rule.target;
+  crop.first = {};
+  return crop;
+}
+
 }  // namespace
 
 double stable_log(double value) noexcept {
@@ -133,7 +188,7 @@ Words draw_words(std::uint64_t key, std::uint64_t sample) noexcept {
 }
 
 Crop choose_crop(const CropRule& rule, Size image, const Words& words) noexcept {
-  Crop crop{0, 0, image.width, image.height, rule.target, {}, false, false};
+  Crop crop{0, 0, image.width, image.height, rule.target, {}, false, false, true};
   if (rule.kind == Kind::random) {
     crop = draw_crop(rule, image, words);
     crop.resized = rule.target;
@@ -141,9 +196,20 @@ Crop choose_crop(const CropRule& rule, Size image, const Words& words) noexcept 
     crop.resized = resize_whole(rule, image);
     crop.first = {halve(crop.resized.height - rule.target.height),
                   halve(crop.resized.width - rule.target.width)};
+  } else if (rule.kind == Kind::window) {
+    crop = choose_window(rule, image, words);
   }
   crop.flip_columns = to_unit(words[4 * crop_tries]) < rule.flip_columns;
   crop.flip_rows = to_unit(words[4 * crop_tries + 1]) < rule.flip_rows;
+  if (!crop.fits) return crop;
+  if (crop.flip_columns && rule.columns_first) {
+    crop.left = image.width - crop.width - crop.left;
+    crop.first.left = std::int64_t{crop.resized.width} - rule.target.width - crop.first.left;
+  }
+  if (crop.flip_rows && rule.rows_first) {
+    crop.top = image.height - crop.height - crop.top;
+    crop.first.top = std::int64_t{crop.resized.height} - rule.target.height - crop.first.top;
+  }
   return crop;
 }
 

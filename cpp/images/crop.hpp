@@ -31,6 +31,21 @@ enum class Kind : std::uint8_t {
   random,  // a drawn crop, resized to the target
   centre,  // the middle of the image, after its shorter side was resized to `shorter` (0: was not)
   whole,   // the image, resized to the target
+  window,  // a window of fixed size: see WindowRule
+};
+
+enum class PadMode : std::uint8_t { constant, edge, reflect, symmetric };
+
+// A window of the image, which was resized and padded before; torchvision's RandomCrop and CenterCrop.
+struct WindowRule {
+  bool is_drawn = false;  // its place; else it is the middle
+  Size resized;           // of the image; {0, 0}: by `shorter` and `longest`, and if these are 0 its own
+  std::uint32_t shorter = 0;
+  std::uint32_t longest = 0;  // side that the longer one may have at most
+  Size cut;  // of a window that is cut out of the image first and then resized to the target; or {0, 0}
+  std::array<std::uint32_t, 4> padding{};  // left, top, right, bottom
+  bool pads_small = false;  // an image that is smaller than the window; else it does not fit
+  PadMode mode = PadMode::constant;
 };
 
 struct CropRule {
@@ -40,14 +55,22 @@ struct CropRule {
   double area_low = 1, area_high = 1;    // parts of the image
   double ratio_low = 1, ratio_high = 1;  // width by height
   double flip_columns = 0, flip_rows = 0;  // probabilities
+  bool columns_first = false, rows_first = false;  // images are flipped before they are cropped
+  WindowRule window;
 };
 
-// A crop of the image, resized to `resized`; of that the target begins at row and column `first`.
+// Row and column of a resized image, or beside it.
+struct Place {
+  std::int64_t top = 0, left = 0;
+};
+
+// A crop of the image, resized to `resized`; of that the target begins at `first`.
 struct Crop {
   std::uint32_t left = 0, top = 0, width = 0, height = 0;
   Size resized;
-  Size first;
+  Place first;
   bool flip_columns = false, flip_rows = false;
+  bool fits = true;  // false if the image is smaller than the window
 };
 
 // Choose the crop of an image, which is not empty.

@@ -35,6 +35,7 @@ enum class Status : std::uint8_t {
   broken,        // damaged: `error` has the byte and the reason, `block_row` the row of blocks
   too_large,     // more pixels than allowed; nothing was taken for them
   index_misfit,  // positions that do not fit these bytes: decode again without them, from the whole file
+  too_small,     // an image that is smaller than its crop: `error.message` has its size
 };
 
 inline constexpr std::uint32_t no_row = ~std::uint32_t{0};  // the header's damage lies in no row

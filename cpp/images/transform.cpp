@@ -1,6 +1,7 @@
 #include "images/transform.hpp"
 
 #include <algorithm>
+#include <string>
 
 namespace penstock::images {
 namespace {
@@ -14,15 +15,31 @@ Taps make_taps(std::uint32_t begin, std::uint32_t size, unsigned shrink, std::si
           static_cast<double>(size) / shrink, all_targets, first_target, targets, one};
 }
 
-Taps make_row_taps(const Crop& crop, Size target, unsigned shrink) {
-  return make_taps(crop.top, crop.height, shrink, crop.resized.height, crop.first.height,
-                   target.height, 65536);
+ShownAxis show_rows(const Transform& transform, const Crop& crop) {
+  return show_axis(crop.first.top, transform.rule.target.height, crop.resized.height,
+                   transform.rule.window.mode);
 }
 
-Resize make_resize_of(const Crop& crop, Size target, unsigned shrink) {
-  return {make_row_taps(crop, target, shrink),
-          make_taps(crop.left, crop.width, shrink, crop.resized.width, crop.first.width,
-                    target.width, 32768)};
+Taps make_row_taps(const Crop& crop, const ShownAxis& rows, unsigned shrink) {
+  return make_taps(crop.top, crop.height, shrink, crop.resized.height, rows.first, rows.count,
+                   65536);
+}
+
+View make_view(const Transform& transform, const Crop& crop, unsigned shrink) {
+  View view;
+  view.rows = show_rows(transform, crop);
+  view.columns = show_axis(crop.first.left, transform.rule.target.width, crop.resized.width,
+                           transform.rule.window.mode);
+  view.resize = {make_row_taps(crop, view.rows, shrink),
+                 make_taps(crop.left, crop.width, shrink, crop.resized.width, view.columns.first,
+                           view.columns.count, 32768)};
+  return view;
+}
+
+jpeg::Outcome describe_small(Size image) {
+  return {jpeg::Status::too_small,
+          {0, std::to_string(image.width) + " x " + std::to_string(image.height) + " pixels"},
+          jpeg::no_row};
 }
 
 // By how much a crop can be shrunken so that its sides stay twice what they are resized to.
@@ -56,8 +73,10 @@ NeededBytes find_needed_bytes(const Transform& transform, Size image, std::uint6
   if (positions.size() != header.mcu_rows()) header.sampling = jpeg::Sampling::s444;
   if (image.height == 0 || image.width == 0 || positions.size() != header.mcu_rows()) return whole;
   const Crop crop = choose_crop(transform.rule, image, words);
+  if (!crop.fits) return whole;
+  const ShownAxis shown = show_rows(transform, crop);
   const auto find_rows = [&](unsigned shrink) {
-    const Taps rows = make_row_taps(crop, transform.rule.target, shrink);
+    const Taps rows = make_row_taps(crop, shown, shrink);
     return jpeg::find_rows(
         header, {0, crop.top / shrink + static_cast<std::uint32_t>(rows.first_source), 1,
                  static_cast<std::uint32_t>(rows.sources), shrink});
@@ -86,8 +105,13 @@ Made Transformer::transform_file(const Transform& transform, std::span<const std
   made.image = {header.height, header.width};
   if (!made.outcome.is_ok()) return made;
   made.crop = choose_crop(transform.rule, made.image, words);
+  if (!made.crop.fits) {
+    made.outcome = describe_small(made.image);
+    return made;
+  }
   const unsigned shrink = jpeg::can_shrink(header) ? choose_shrink(transform, made.crop) : 1;
-  const Resize resize = make_resize_of(made.crop, transform.rule.target, shrink);
+  const View view = make_view(transform, made.crop, shrink);
+  const Resize& resize = view.resize;
   if (positions.size() != header.mcu_rows()) {
     made.index_dropped = !positions.empty();
     positions = {};
@@ -99,8 +123,7 @@ Made Transformer::transform_file(const Transform& transform, std::span<const std
   }
   if (!made.outcome.is_ok()) return made;
   made.stray_bytes = header.stray_bytes + decoder_.stray_bytes();
-  resample({region_.data(), resize.horizontal.sources * 3}, resize,
-           make_target(transform, made.crop, out), scratch_);
+  finish(transform, made.crop, view, {region_.data(), resize.horizontal.sources * 3}, out);
   return made;
 }
 
@@ -119,14 +142,15 @@ Made Transformer::transform_part(const Transform& transform, std::span<const std
     return made;
   made.image = {header.height, header.width};
   made.crop = choose_crop(transform.rule, made.image, words);
+  if (!made.crop.fits) return made;
   const unsigned shrink = jpeg::can_shrink(header) ? choose_shrink(transform, made.crop) : 1;
-  const Resize resize = make_resize_of(made.crop, transform.rule.target, shrink);
+  const View view = make_view(transform, made.crop, shrink);
+  const Resize& resize = view.resize;
   const auto outcome = decode_region(header, {needed.begin, rows}, made.crop, shrink, resize, positions);
   if (!outcome.is_ok()) return made;
   made.outcome = outcome;
   made.stray_bytes = header.stray_bytes;
-  resample({region_.data(), resize.horizontal.sources * 3}, resize,
-           make_target(transform, made.crop, out), scratch_);
+  finish(transform, made.crop, view, {region_.data(), resize.horizontal.sources * 3}, out);
   return made;
 }
 
@@ -144,6 +168,18 @@ jpeg::Outcome Transformer::decode_region(const jpeg::Header& header, jpeg::Stret
   if (bytes <= kept_bytes && region_.capacity() > kept_bytes) region_ = {};
   region_.resize(bytes);
   return decoder_.decode(header, scan, region, {region_.data(), stride}, positions);
+}
+
+void Transformer::finish(const Transform& transform, const Crop& crop, const View& view,
+                         const Pixels& pixels, std::uint8_t* out) {
+  const Target target = make_target(transform, crop, out);
+  if (view.rows.sources.empty() && view.columns.sources.empty())
+    return resample(pixels, view.resize, target, scratch_);
+  shown_.resize(view.rows.count * view.columns.count * 3);
+  Target shown;
+  shown.pixels = shown_.data();
+  resample(pixels, view.resize, shown, scratch_);
+  place_pixels(shown_, view.rows, view.columns, transform.rule.target, target, transform.fill);
 }
 
 Made Transformer::decode_whole(std::span<const std::byte> file, Size size, std::uint8_t* out) {
@@ -180,11 +216,11 @@ Made Transformer::find_positions(std::span<const std::byte> file, std::uint64_t 
 Crop Transformer::transform_pixels(const Transform& transform, Pixels whole, Size size,
                                    const Words& words, std::uint8_t* out) {
   const Crop crop = choose_crop(transform.rule, size, words);
-  const Resize resize = make_resize_of(crop, transform.rule.target, 1);
-  const std::size_t row = crop.top + resize.vertical.first_source;
-  const std::size_t column = crop.left + resize.horizontal.first_source;
-  const Pixels part{whole.first + row * whole.stride + column * 3, whole.stride};
-  resample(part, resize, make_target(transform, crop, out), scratch_);
+  if (!crop.fits) return crop;
+  const View view = make_view(transform, crop, 1);
+  const std::size_t row = crop.top + view.resize.vertical.first_source;
+  const std::size_t column = crop.left + view.resize.horizontal.first_source;
+  finish(transform, crop, view, {whole.first + row * whole.stride + column * 3, whole.stride}, out);
   return crop;
 }
 

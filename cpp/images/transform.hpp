@@ -8,6 +8,7 @@
 
 #include "images/crop.hpp"
 #include "images/jpeg.hpp"
+#include "images/padding.hpp"
 #include "images/resample.hpp"
 
 namespace penstock::images {
@@ -19,6 +20,7 @@ struct Transform {
   std::array<float, 3> scale{1, 1, 1};
   std::array<float, 3> offset{0, 0, 0};
   std::uint64_t pixels_max = ~std::uint64_t{0};
+  std::array<float, 3> fill{};  // of pixels beside the image, as values of the type
   bool shrinks = false;  // JPEGs, while they are decoded, to no less than twice the target
 
   std::size_t row_bytes() const noexcept {
@@ -51,6 +53,12 @@ struct Made {
   bool index_dropped = false;  // positions that do not fit the file, which was decoded without them
 };
 
+// The pixels of a crop that a target shows, and how they are resized.
+struct View {
+  ShownAxis rows, columns;
+  Resize resize;
+};
+
 // A thread's decoder and memory, which calls use again.
 class Transformer {
  public:
@@ -72,11 +80,16 @@ class Transformer {
   Made find_positions(std::span<const std::byte> file, std::uint64_t pixels_max,
                       std::vector<jpeg::RowPosition>& positions);
 
-  // Make the row of an image that was decoded elsewhere: `whole` has all pixels of `size`.
+  // Make the row of an image that was decoded elsewhere: `whole` has all pixels of `size`. Nothing is
+  // made of an image that does not fit, as the crop says.
   Crop transform_pixels(const Transform& transform, Pixels whole, Size size, const Words& words,
                         std::uint8_t* out);
 
  private:
+  // Make the row of an image from the pixels that its view needs.
+  void finish(const Transform& transform, const Crop& crop, const View& view, const Pixels& pixels,
+              std::uint8_t* out);
+
   // Decode what the taps need of a crop, to `region_`.
   jpeg::Outcome decode_region(const jpeg::Header& header, jpeg::Stretch scan, const Crop& crop,
                               unsigned shrink, const Resize& resize,
@@ -85,6 +98,7 @@ class Transformer {
   jpeg::Decoder decoder_;
   ResampleScratch scratch_;
   std::vector<std::uint8_t> region_;
+  std::vector<std::uint8_t> shown_;  // pixels of a padded target
 };
 
 }  // namespace penstock::images

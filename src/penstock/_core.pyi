@@ -947,6 +947,15 @@ class ImageTransform:
         offset: Sequence[float],
         pixels_max: int,
         shrinks: bool = False,
+        flips_first: Sequence[bool] = [False, False],
+        is_drawn: bool = False,
+        resized: Sequence[int] = [0, 0],
+        longest: int = 0,
+        cut: Sequence[int] = [0, 0],
+        padding: Sequence[int] = [0, 0, 0, 0],
+        pads_small: bool = False,
+        mode: str = "constant",
+        fill: Sequence[float] = [0.0, 0.0, 0.0],
     ) -> None: ...
     @property
     def row_bytes(self) -> int:
@@ -986,7 +995,7 @@ class ImageTransform:
                         empty if they are whole.
 
         Returns the rows of which there is something to say: row, status (0 made, 1 not ours,
-        2 broken, 3 too large, 4 the whole file is needed), byte, row of blocks or -1, message, stray bytes that were
+        2 broken, 3 too large, 4 the whole file is needed, 5 too small), byte, row of blocks or -1, message, stray bytes that were
         skipped, and whether the positions did not fit.
         """
 
@@ -1086,7 +1095,8 @@ class ImageTransform:
         out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
     ) -> list[int]:
         """
-        Make one row of an image that is decoded, by 44 random words. Returns its crop.
+        Make one row of an image that is decoded, by 44 random words. Returns its crop, whose width is
+        0 if the image is too small.
         """
 
     def choose_crop(

@@ -1,5 +1,6 @@
 // Crops: inside the image for any words, geometry of centres, logarithms that all machines share.
 #include "images/crop.hpp"
+#include "images/padding.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -51,7 +52,7 @@ void test_centres() {
   rule.shorter = 256;
   Crop crop = choose_crop(rule, {375, 500}, {});
   CHECK(crop.resized.height == 256 && crop.resized.width == 341);
-  CHECK(crop.first.height == 16 && crop.first.width == 58);  // 58.5, to even
+  CHECK(crop.first.top == 16 && crop.first.left == 58);  // 58.5, to even
   CHECK(crop.width == 500 && crop.height == 375);
   rule.shorter = 0;
   crop = choose_crop(rule, {375, 500}, {});
@@ -63,6 +64,50 @@ void test_centres() {
   rule.shorter = 16384;
   crop = choose_crop(rule, {1, 65535}, {});
   CHECK(crop.resized.width >= rule.target.width);
+}
+
+void test_windows() {
+  CropRule rule;
+  rule.kind = Kind::window;
+  rule.target = {224, 224};
+  rule.window.shorter = 256;
+  rule.window.longest = 300;
+  Crop crop = choose_crop(rule, {375, 500}, {});
+  CHECK(crop.resized.height == 225 && crop.resized.width == 300 && crop.fits);
+  CHECK(crop.first.top == 0 && crop.first.left == 38);
+  rule.window.shorter = rule.window.longest = 0;
+  CHECK(!choose_crop(rule, {223, 500}, {}).fits);
+  rule.window.pads_small = true;
+  crop = choose_crop(rule, {221, 227}, {});
+  CHECK(crop.first.top == -1 && crop.first.left == 2);  // 1.5, to even
+  rule.columns_first = true;
+  rule.flip_columns = 1;
+  CHECK(choose_crop(rule, {221, 227}, {}).first.left == 1);
+  rule.window.is_drawn = true;
+  rule.window.padding = {4, 5, 6, 7};
+  Words last;
+  last.fill(~std::uint64_t{0});
+  CHECK(choose_crop(rule, {221, 227}, {}).first.top == -5);
+  CHECK(choose_crop(rule, {221, 227}, last).first.top == 4);  // the last row is the last padded one
+  rule.window.padding = {};
+  rule.columns_first = false;
+  rule.window.cut = {100, 200};
+  crop = choose_crop(rule, {221, 227}, last);
+  CHECK(crop.top == 121 && crop.left == 27 && crop.width == 200 && crop.resized.width == 224);
+}
+
+void test_padding() {
+  // 3 pixels at the places -4 ... 6.
+  const std::int32_t reflected[] = {0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2};
+  const std::int32_t symmetric[] = {2, 2, 1, 0, 0, 1, 2, 2, 1, 0, 0};
+  const ShownAxis one = show_axis(-4, 11, 3, PadMode::reflect);
+  const ShownAxis other = show_axis(-4, 11, 3, PadMode::symmetric);
+  for (std::size_t i = 0; i < 11; ++i)
+    CHECK(one.sources[i] == reflected[i] && other.sources[i] == symmetric[i]);
+  const ShownAxis beside = show_axis(-20, 11, 3, PadMode::constant);
+  CHECK(beside.count == 1 && std::ranges::count(beside.sources, -1) == 11);
+  CHECK(show_axis(-20, 11, 3, PadMode::edge).count == 1);
+  CHECK(show_axis(1, 2, 3, PadMode::constant).sources.empty());
 }
 
 void test_logarithms() {
@@ -80,5 +125,7 @@ int main() {
   test_crops_lie_in_their_images();
   test_words_are_philox();
   test_centres();
+  test_windows();
+  test_padding();
   test_logarithms();
 }

@@ -142,7 +142,8 @@ class _Timed:
                 return None
             key = np.concatenate([self._key, self._number])
             words = np.random.Philox(key=key).random_raw(WORDS)
-            self._native.transform_pixels(pixels, words, self._out)
+            if not self._native.transform_pixels(pixels, words, self._out)[2]:
+                return None  # too small for its crop
         elif status:
             return None
         return time.thread_time_ns() - began_ns

@@ -37,7 +37,7 @@ from .sources import list_rows
 
 log = logging.getLogger("penstock")
 
-NOT_OURS, BROKEN, TOO_LARGE, NEEDS_WHOLE = 1, 2, 3, 4
+NOT_OURS, BROKEN, TOO_LARGE, NEEDS_WHOLE, TOO_SMALL = 1, 2, 3, 4, 5
 """Status of a row in the problems that the core lists; 0 is none."""
 
 CROP_COLUMNS = 7
@@ -52,6 +52,26 @@ def build_broken_error(where: str, byte: int, block_row: int, message: str) -> D
     rows = "" if block_row < 0 else f", in row {block_row} of its blocks"
     what = f"{where}: the JPEG is damaged at byte {byte:,}{rows}"
     return DecodeError(f"{what}: {message}: restore the file")
+
+
+def build_small_error(where: str, size: str) -> DecodeError:
+    """Build the error for an image that is smaller than its crop."""
+    remedy = "give pad_small=True or resize= (torchvision: pad_if_needed=True, or a Resize before)"
+    return DecodeError(f"{where}: the image has {size}, less than the crop: {remedy}")
+
+
+def transform_pixels(
+    native: ImageTransform,
+    pixels: npt.NDArray[np.uint8],
+    words: npt.NDArray[np.uint64],
+    out: npt.NDArray[np.uint8],
+    where: str,
+) -> Sequence[int]:
+    """Make the row of decoded pixels, and return its crop; DecodeError if these are too few."""
+    crop: Sequence[int] = native.transform_pixels(pixels, words, out)
+    if not crop[2]:
+        raise build_small_error(where, f"{pixels.shape[1]} x {pixels.shape[0]} pixels")
+    return crop
 
 
 class ImageDecoder:
@@ -189,7 +209,8 @@ class ImageRows:
             data = self._values[int(self._bounds[row]) : int(self._bounds[row + 1])].data
         pixels = decode_by_pillow(data, self._describe(row), why, self._decoder.rotate)
         words, out = self._draw_words(row), self._cut_out(row)
-        self._keep_crop(row, self._native.transform_pixels(pixels, words, out))
+        where = self._describe(row)
+        self._keep_crop(row, transform_pixels(self._native, pixels, words, out, where))
 
     def _decode_whole_file(self, row: int, where: str) -> int:
         """Read a whole file of which the chosen bytes did not fit, and decode it.
@@ -335,6 +356,8 @@ def check_problem(problem: Problem, where: str) -> None:
     _, status, byte, block_row, message, _, _ = problem
     if status == TOO_LARGE:
         raise build_size_error(where, message)
+    if status == TOO_SMALL:
+        raise build_small_error(where, message)
     if status == BROKEN:
         raise build_broken_error(where, byte, block_row, message)
 

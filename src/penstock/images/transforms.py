@@ -37,6 +37,7 @@ from .rows import (
     check_problem,
     decode_whole,
     find_bfloat16,
+    transform_pixels,
     view_dtype,
 )
 from .sources import check_names, choose_field, find_image, list_other_names
@@ -44,6 +45,7 @@ from .sources import check_names, choose_field, find_image, list_other_names
 Layout = Literal["hwc", "chw"]
 Type = Literal["uint8", "float16", "bfloat16", "float32"]
 Scale = Literal["dct"]
+PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """Mean of ImageNet's red, green and blue, where 1 is the brightest."""
@@ -90,6 +92,8 @@ class _SizedTransform:
 
     boxes = False
     flip = 0.0
+    flips_first = (False, False)
+    """Whether images are flipped before they are cropped: left to right, upside down."""
 
     def __post_init__(self) -> None:
         name = self.name
@@ -175,8 +179,11 @@ class _SizedTransform:
         shorter: int = 0,
         area: Sequence[float] = (1.0, 1.0),
         ratio: Sequence[float] = (1.0, 1.0),
+        **window: Any,
     ) -> ImageTransform:
         output = self.output
+        if any(self.flips_first):
+            window["flips_first"] = self.flips_first
         return ImageTransform(
             kind,
             output.height,
@@ -192,6 +199,7 @@ class _SizedTransform:
             list(output.offset),
             limits.image_pixels_max,
             self.scale == "dct",
+            **window,
         )
 
     def _make_image(
@@ -210,7 +218,7 @@ class _SizedTransform:
                 crop, why = None, problem[4]
         if crop is None:
             pixels = decode_by_pillow(values.data, where, why, self.rotate)
-            crop = self._native.transform_pixels(pixels, words, out)
+            crop = transform_pixels(self._native, pixels, words, out, where)
         dtype = (
             find_bfloat16() if self.output.dtype == "bfloat16" else view_dtype(self.output.dtype)
         )
@@ -312,6 +320,91 @@ class Resize(_SizedTransform):
     flip: float = dataclasses.field(default=0.0, kw_only=True, metadata=fraction())
 
 
+@dataclass(eq=False, repr=False)
+class RandomCrop(_SizedTransform):
+    """Random window of an image at its own size, or resized first: torchvision's rule.
+
+        RandomCrop(32, padding=4, flip=0.5)  # CIFAR
+        RandomCrop(224, 256)  # of images whose shorter side was resized to 256
+
+    size:    height and width of the window; a number for both.
+    resize:  length that the shorter side of the image gets first, or its (height, width).
+    padding: pixels beside the image, after `resize`: a number, (left and right, top and bottom) or
+             (left, top, right, bottom).
+    pad_small:  pad smaller images on both sides by what is missing. Without it they are a
+             DecodeError.
+    fill:    level of padded pixels, or one for each of red, green and blue.
+    padding_mode:  "constant" is `fill`; "edge", "reflect" and "symmetric" repeat pixels.
+
+    The other arguments are as in `RandomResizedCrop`.
+    """
+
+    resize: Size | None = None
+    padding: Size = dataclasses.field(default=0, kw_only=True)
+    pad_small: bool = dataclasses.field(default=False, kw_only=True, metadata=flag())
+    fill: Channels = dataclasses.field(default=0, kw_only=True)
+    padding_mode: PadMode = dataclasses.field(
+        default="constant", kw_only=True, metadata=choice(PadMode)
+    )
+    flip: float = dataclasses.field(default=0.0, kw_only=True, metadata=fraction())
+
+    is_drawn = True
+    longest = 0
+    """Length that the longer side may have after `resize`; 0 for any."""
+    cut: tuple[int, int] = (0, 0)
+    """Size of a window that is cut out first and then resized to `size`; (0, 0) for none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.resize, Sequence):
+            self.resize = _check_size(self.name, self.resize, "resize")
+        elif self.resize is not None:
+            self.resize = check_whole(f"{self.name}: resize", self.resize, 1, _size_max)
+        self.padding = check_padding(f"{self.name}: padding", self.padding)
+        levels = _check_channels(f"{self.name}: fill", self.fill)
+        if not all(0 <= level <= 255 and level % 1 == 0 for level in levels):
+            raise UsageError(f"{self.name}: fill is {self.fill!r:.100}: use levels from 0 to 255")
+        output = self.output
+        self.fill_values = [
+            level * scale + offset
+            for level, scale, offset in zip(levels, output.scale, output.offset, strict=True)
+        ]
+
+    @property
+    def is_random(self) -> bool:
+        return self.is_drawn or super().is_random
+
+    @property
+    def copy_side(self) -> int | None:
+        return self.resize if isinstance(self.resize, int) else None
+
+    @cached_property
+    def _native(self) -> ImageTransform:
+        shorter, resized = 0, (0, 0)
+        if isinstance(self.resize, Sequence):
+            resized = (self.resize[0], self.resize[1])
+        else:
+            shorter = self.resize or 0
+        return self._make_native(
+            "window",
+            shorter,
+            is_drawn=self.is_drawn,
+            resized=resized,
+            longest=self.longest,
+            cut=self.cut,
+            padding=self.padding,
+            pads_small=self.pad_small,
+            mode=self.padding_mode,
+            fill=self.fill_values,
+        )
+
+
+class CentredWindow(RandomCrop):
+    """Middle of an image as torchvision's CenterCrop cuts it out: smaller images are padded."""
+
+    is_drawn = False
+
+
 class Decode:
     """Whole image as it is: uint8 (height, width, 3), red, green and blue.
 
@@ -377,12 +470,23 @@ def _view_bytes(name: str, data: Any) -> npt.NDArray[np.uint8]:
 # -- checks of arguments ---------------------------------------------------------------------------
 
 
-def _check_size(name: str, size: Any) -> tuple[int, int]:
+def _check_size(name: str, size: Any, what: str = "size") -> tuple[int, int]:
     sides = size if isinstance(size, Sequence) and not isinstance(size, str) else (size, size)
     if len(sides) != 2:
-        raise UsageError(f"{name}: size is {size!r:.100}: give a number, or (height, width)")
-    height, width = (check_whole(f"{name}: size", side, 1, _size_max) for side in sides)
+        raise UsageError(f"{name}: {what} is {size!r:.100}: give a number, or (height, width)")
+    height, width = (check_whole(f"{name}: {what}", side, 1, _size_max) for side in sides)
     return height, width
+
+
+def check_padding(name: str, value: Any) -> tuple[int, int, int, int]:
+    """Return padding as (left, top, right, bottom), from the forms that torchvision takes."""
+    sides = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    if len(sides) not in (1, 2, 4):
+        raise UsageError(f"{name} is {value!r:.100}: give 1, 2 or 4 numbers, as in torchvision")
+    left, top, right, bottom = (
+        check_whole(name, side, 0, _size_max) for side in (*sides, *sides, *sides, *sides)[:4]
+    )
+    return left, top, right, bottom
 
 
 def _check_range(name: str, value: Any, most: float) -> tuple[float, float]:
