@@ -31,10 +31,10 @@ class Budget:
                       None is unlimited.
     cores:            processor time a second for decoding, averaged over tens of ms; fractions are
                       time-shared; None is unlimited.
-    readahead_bytes:  memory for batches in preparation, decoded chunks, cache blocks in transit and
-                      everything kept for reuse. One step beyond it is always allowed. Memory that
-                      `collate` and `decode` keep does not count. A lower value frees kept memory
-                      at once, and the rest as batches are handed over.
+    readahead_bytes:  memory for batches in preparation and the user's, decoded chunks, cache blocks
+                      in transit and all that is kept for reuse. One step beyond it is allowed, two
+                      if it is less than two. Memory that `collate` and `decode` keep does not
+                      count. A lower value frees what is kept at once, the rest step by step.
     io_uring, mmap, pread:  backends of the engine; one of them reads. A read that a ring refuses
                       while running uses pread even if pread is "off".
     direct:           O_DIRECT, bypassing the page cache.
