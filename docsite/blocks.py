@@ -6,6 +6,7 @@ name (YAML, JSON, INI, Python). What a comment in front of a block says decides 
 
     <!-- run by tests/trainers/test_examples.py -->   another test runs it
     <!-- not run: it needs a GPU -->                   nobody runs it here, for this reason
+    <!-- printed -->                  it is what the block above prints; `...` is anything
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 PYTHON = {"python", "py"}
 SHELL = {"sh", "bash", "console"}
 FILES = {"yaml", "json", "ini", "toml"}
-COMMENT = re.compile(r"^<!-- (run by|not run:) (.*?) -->$")
+COMMENT = re.compile(r"^<!-- (run by|not run:|printed) ?(.*?) ?-->$")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Block:
 
     ran_by:  the test that runs it, other than that of the pages; "" for none.
     reason:  the reason for which it does not run; "" if it does.
+    is_printed:  it is what the block above it prints.
     """
 
     language: str
@@ -33,6 +35,7 @@ class Block:
     line: int
     ran_by: str = ""
     reason: str = ""
+    is_printed: bool = False
 
     @property
     def is_code(self) -> bool:
@@ -90,6 +93,7 @@ def make_block(
         start + 1,
         ran_by=text if kind == "run by" else "",
         reason=text if kind == "not run:" else "",
+        is_printed=kind == "printed",
     )
 
 
@@ -107,33 +111,53 @@ def list_commands(block: Block) -> str:
 
 
 PRELUDE = """
-import atexit, contextlib, os, signal, subprocess, sys
+import atexit, contextlib, importlib, io, os, re, signal, subprocess, sys
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
 _page = globals()
-def _run(place, text):
-    exec(compile(text, place, "exec"), _page)
-def _shell(place, text):
-    shell = subprocess.Popen(["bash", "-euo", "pipefail", "-c", text], start_new_session=True)
+def _run(place, text, printed=None):
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            exec(compile(text, place, "exec"), _page)
+    finally:
+        print(said.getvalue(), end="", flush=True)
+    _compare(place, said.getvalue(), printed)
+def _shell(place, text, printed=None):
+    pipe = None if printed is None else subprocess.PIPE
+    command = ["bash", "-euo", "pipefail", "-c", text]
+    shell = subprocess.Popen(command, start_new_session=True, stdout=pipe, text=True)
+    said = shell.communicate()[0] or ""
+    print(said, end="", flush=True)
     if code := shell.wait():
         raise SystemExit(f"{place}: exit code {code}: {text}")
     atexit.register(_end, shell.pid)
+    importlib.invalidate_caches()  # it may have installed a package
+    _compare(place, said, printed)
 def _end(group):
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGTERM)  # what the page left in the background
+def _compare(place, said, printed):
+    said = "\\n".join(line.rstrip() for line in said.strip().splitlines())
+    pattern = ".*".join(map(re.escape, (printed or "...").strip().split("...")))
+    if not re.fullmatch(pattern, said, re.DOTALL):
+        raise SystemExit(f"{place}: the page has\\n{printed}\\nand it prints\\n{said}")
 """
 
 
-def make_program(name: str, page: str, prelude: str = "") -> str:
-    """The program that the blocks of a page are."""
+def make_program(name: str, page: str, prelude: str = "", everything: bool = False) -> str:
+    """The program that the blocks of a page are; with `everything` those that another test runs,
+    too."""
     parts = [PRELUDE, prelude]
-    for block in find_blocks(page):
+    blocks = find_blocks(page)
+    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
         place = f"{name}:{block.line}"
+        printed = after.text if after and after.is_printed else None
         if block.title and (block.language in FILES or block.language in PYTHON):
             parts.append(f"open({block.title!r}, 'w').write({block.text!r})")
-        elif not block.runs_on_page:
+        elif not (block.runs_on_page or (everything and block.ran_by)):
             continue
         elif block.language in PYTHON:
-            parts.append(f"_run({place!r}, {block.text!r})")
+            parts.append(f"_run({place!r}, {block.text!r}, {printed!r})")
         else:
-            parts.append(f"_shell({place!r}, {list_commands(block)!r})")
+            parts.append(f"_shell({place!r}, {list_commands(block)!r}, {printed!r})")
     return "\n".join(parts)

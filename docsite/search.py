@@ -46,16 +46,51 @@ BOOSTS = {
 LEFT_OUT = ("internals/changelog.md", "internals/changes/")
 """Pages that the search does not know: they name everything and explain nothing."""
 
-WORDS: dict[str, str] = {}
+WORDS = {
+    "how/labels-elsewhere.md": "csv join hdf5",
+    "how/memory.md": "ram oom",
+    "how/questions.md": "faq help troubleshooting corrupt slow error",
+    "how/ranks.md": "slurm srun torchrun mpi mpiexec multi-node distributed",
+    "how/resume.md": "restart state_dict checkpoint",
+    "how/set-the-speed.md": "threads bandwidth",
+    "how/split-for-validation.md": "test",
+    "how/why-the-gpu-waits.md": "slow bottleneck profile",
+    "images.md": "imagefolder jpeg augmentation",
+    "install.md": "pip macos windows docker",
+    "start/which-class.md": "num_workers",
+    "tutorials/language-model.md": "llm gpt pretraining",
+    "tutorials/pictures.md": "imagefolder",
+    "weights.md": "imbalance oversample",
+    "weights/lengths.md": "length",
+}
 """Words of readers for a page that has others in its title."""
 
-QUESTIONS: dict[str, str] = {
-    "resume": "how/resume.html",
-    "validation split": "how/split-for-validation.html",
-    "mix with weights": "how/mix-data-sets.html",
-    "Lightning": "trainers/lightning.html",
+QUESTIONS = {
+    "ImageFolder": "tutorials/pictures.html",
+    "S3 credentials": "objects.html",
     "WebDataset": "how/from-webdataset.html",
+    "Lightning": "trainers/lightning.html",
+    "Slurm": "how/ranks.html",
+    "multi node": "how/ranks.html",
+    "cite": "cite.html",
+    "class imbalance": "weights.html",
+    "corrupt sample": "how/questions.html",
+    "glossary": "glossary.html",
+    "hdf5 labels csv": "how/labels-elsewhere.html",
+    "how much memory": "how/memory.html",
+    "LLM": "tutorials/language-model.html",
+    "macOS": "install.html",
+    "mix with weights": "how/mix-data-sets.html",
+    "num_workers": "start/which-class.html",
+    "pad lengths": "concepts/batches.html",
+    "resume": "how/resume.html",
+    "state dict": "how/resume.html",
     "tokenize": "text/tokenize.html",
+    "torchvision transforms": "images/torchvision.html",
+    "troubleshooting": "how/questions.html",
+    "validation split": "how/split-for-validation.html",
+    "which loader": "start/which-class.html",
+    "why is it slow": "how/why-the-gpu-waits.html",
 }
 """What people type, and the page that has to be among the first three answers."""
 

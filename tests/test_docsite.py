@@ -96,6 +96,19 @@ def test_a_page_is_one_program(tmp_path: Path) -> None:
     assert "page.md:1: exit code 3" in done.stderr
 
 
+@pytest.mark.parametrize(("printed", "code"), [("1\n...3", 0), ("1\n2", 1), ("", 1)])
+def test_what_a_block_prints_is_compared(tmp_path: Path, printed: str, code: int) -> None:
+    """With the text that is marked so; `...` stands for anything."""
+    page = f"```sh\nprintf '1\\n2\\n3\\n'\n```\n\n<!-- printed -->\n```text\n{printed}\n```\n"
+    python = page.replace("sh\nprintf '1\\n2\\n3\\n'", "python\nprint(1, 2, 3, sep='\\n')")
+    for text in (page, python):
+        program = tmp_path / "page.py"
+        program.write_text(make_program("page.md", text))
+        done = subprocess.run([sys.executable, program], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (code, "1\n2\n3\n"), done.stderr
+        assert ("the page has" in done.stderr) == bool(code)
+
+
 def test_links_are_translated() -> None:
     """To the page that a document or its section became; code is left alone."""
     text = (

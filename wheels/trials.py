@@ -2,7 +2,8 @@
 
 A trial is a script in `trial_scripts`, one command a line, run in a new environment with Python and
 nothing else: no compiler, nothing of this checkout but a wheel. It passes if each command ends
-well, what it promises is printed, nothing warns, and there are at most five commands.
+well, what it promises is printed, nothing warns, and there are at most five commands. The page
+docs/start/ten-minutes.md is one: all of its code, from installing on, prints what the page shows.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
+from typing import Literal
+
+from docsite.blocks import make_program
 
 from . import ROOT
 
 COMMANDS_MAX = 5
 SCRIPTS = Path(__file__).parent / "trial_scripts"
-PROGRAMS = ("sh", "sed", "cat", "ls", "dirname", "readlink", "uname")
+PROGRAMS = ("sh", "bash", "sed", "cat", "ls", "dirname", "readlink", "uname")
 """What a bare container has that commands use."""
 
 
@@ -31,13 +36,14 @@ class Trial:
     """A trial: its script, what lies in the folder beforehand, and what its output ends with.
 
     prepare:     writes what lies in the folder, given that and the environment's Python.
-    with_torch:  it is the environment of someone who has torch and what comes with it.
+    with_torch:  it is the environment of someone who has torch and what comes with it;
+                 "alone": and nothing else, so that installing torch finds it.
     """
 
     name: str
     promise: str
     prepare: Callable[[Path, Path], None] = lambda folder, python: None
-    with_torch: bool = False
+    with_torch: bool | Literal["alone"] = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,15 @@ def _write_torch_script(folder: Path, python: Path) -> None:
     shutil.copy(SCRIPTS / "train_torch.py", folder / "train.py")
 
 
+def _write_page(folder: Path, python: Path) -> None:
+    """The code of the page, as one program that compares what it prints."""
+    page = "docs/start/ten-minutes.md"
+    program = make_program(page, (ROOT / page).read_text(), everything=True)
+    (folder / "page.py").write_text(program)
+
+
 TRIALS = (
+    Trial("page", r"next: epoch 1 step 0\n\Z", _write_page, with_torch="alone"),
     Trial("demo", r"All held, in \d+ s\."),
     Trial(
         "pictures",
@@ -140,9 +154,10 @@ def run_trial(trial: Trial, wheel: Path, python: str) -> Result:
         packages = find_torch(python) if trial.with_torch else None
         if trial.with_torch and packages is None:
             return Result(trial.name, 0, 0.0, 0, 0, "no torch here: make setup")
-        variables = _prepare_environment(folder, python, packages)
+        variables = _prepare_environment(folder, python, packages, trial.with_torch == "alone")
         work = folder / "work"
-        work.mkdir()
+        (work / "dist").mkdir(parents=True)
+        (work / "dist" / wheel.name).symlink_to(wheel.resolve())
         trial.prepare(work, folder / "env" / "bin" / "python")
         output, fault, started = "", "", time.monotonic()
         for command in commands:
@@ -174,7 +189,9 @@ def run_trial(trial: Trial, wheel: Path, python: str) -> Result:
     return Result(trial.name, len(commands), seconds, words, len(warnings), fault)
 
 
-def _prepare_environment(folder: Path, python: str, packages: Path | None) -> dict[str, str]:
+def _prepare_environment(
+    folder: Path, python: str, packages: Path | None, alone: bool
+) -> dict[str, str]:
     environment, programs = folder / "env", folder / "bin"
     subprocess.run([python, "-m", "venv", environment], check=True)
     programs.mkdir()
@@ -182,7 +199,7 @@ def _prepare_environment(folder: Path, python: str, packages: Path | None) -> di
         if path := shutil.which(name):
             (programs / name).symlink_to(path)
     if packages is not None:
-        _lend_packages(packages, folder / "lent", environment)
+        _lend_packages(packages, folder / "lent", environment, alone)
     return {
         "PATH": f"{environment / 'bin'}:{programs}",
         "HOME": str(folder),
@@ -204,12 +221,30 @@ def find_torch(python: str) -> Path | None:
     return packages if (packages / "torch").is_dir() else None
 
 
-def _lend_packages(packages: Path, lent: Path, environment: Path) -> None:
-    """Give an environment packages of another one, without penstock."""
+def _lend_packages(packages: Path, lent: Path, environment: Path, alone: bool) -> None:
+    """Give an environment packages of another one, without penstock: all, or torch and what it
+    needs."""
     lent.mkdir()
+    names = find_files_of_torch(packages) if alone else None
     for entry in packages.iterdir():
         name = entry.name.lower()
+        if names is not None and entry.name not in names:
+            continue
         if "penstock" not in name and not name.endswith(".pth") and not name.startswith("_"):
             (lent / entry.name).symlink_to(entry)
     (site,) = environment.glob("lib/python*/site-packages")
     (site / "lent.pth").write_text(f"{lent}\n")
+
+
+def find_files_of_torch(packages: Path) -> set[str]:
+    """The names in a folder of packages that belong to torch and what it needs, numpy left out."""
+    found = {
+        each.name.lower().replace("_", "-"): each for each in distributions(path=[str(packages)])
+    }
+    wanted, names = ["torch"], set[str]()
+    for name in wanted:
+        if name in found:
+            names |= {file.parts[0] for file in found[name].files or () if file.parts[0] != ".."}
+            needed = [each for each in found[name].requires or () if ";" not in each]
+            wanted += {re.split(r"[^\w.-]", each)[0].lower() for each in needed} - {*wanted}
+    return names

@@ -1,0 +1,2 @@
+# docs/start/ten-minutes.md, in an empty environment.
+python page.py
