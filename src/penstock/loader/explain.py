@@ -58,6 +58,7 @@ class Setup:
     cores:           processors that the process may use.
     ahead:           True if batches are made while the user computes.
     images:          True if `decode` is the user's and samples hold images.
+    note:            end of the sentence about a cheaper decode.
     """
 
     backend: str = ""
@@ -73,6 +74,7 @@ class Setup:
     cores: int = 1
     ahead: bool = True
     images: bool = False
+    note: str = ""
 
     def describe_storage(self, method: ReadMethod | None, measured: Mapping[str, Any]) -> Setup:
         """Return the setup with the way in which an engine reads.
@@ -355,7 +357,7 @@ def _compare_gains(
 def _suggest_change(part: Part, counted: Counters, setup: Setup) -> str:
     if part == "decode":
         ours = "; or decode=penstock.images.RandomResizedCrop or another of penstock.images"
-        return _suggest_decode(counted, setup) + ours * setup.images
+        return _suggest_decode(counted, setup) + ours * setup.images + setup.note
     if part == "network":
         return "more of the data on this host (cache ram_bytes, assignment='local'), a faster link"
     if part == "copy":

@@ -36,7 +36,7 @@ from ..loader.batch import Batch, pick_fields
 from ..loader.collate import Pad
 from ..loader.decode import RowDecode, RowReader
 from ..loader.epoch import DeviceTransfer, EpochIterator, OpenEpoch, OpenIterators, make_turn
-from ..loader.explain import Explanation, Setup, explain_run, hold_images
+from ..loader.explain import Explanation, MeasureGains, Setup, explain_run, hold_images
 from ..loader.loader import Loader
 from ..loader.metrics import serve_if_configured
 from ..loader.sampler import Sendable, StepSampler, make_step_sampler
@@ -79,6 +79,7 @@ from .worker_tasks import (
 
 if TYPE_CHECKING:
     from ..cache.agreement import Cache
+    from .image_folders import FolderReading
 
 _frozen = (
     *("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"),
@@ -226,6 +227,7 @@ class DataLoader(Sendable):
         self._loader: Loader | None = None
         self._workers: Workers | None = None
         self._rows: RowReader | None = None
+        self._folder: FolderReading | None = None
         self._batched = batch_size is not None or batch_sampler is not None
         if isinstance(collate_fn, Pad):
             collate_fn = collate_fn.with_leaves(Tensors())
@@ -425,16 +427,23 @@ class DataLoader(Sendable):
         if self._loader is not None:
             return self._loader.explain(since)
         cores, data = len(os.sched_getaffinity(0)), self.dataset
+        if self._folder is None and hasattr(data, "class_to_idx"):
+            from .image_folders import open_image_folder
+
+            self._folder = open_image_folder(data, self._given)
+        measure: MeasureGains | None = None
+        if self._rows is not None:
+            measure = partial(self._rows.measure_gains, data.index)
+        elif self._folder is not None:
+            measure = self._folder.measure_gains
         setup = Setup(
             backend="workers",
             decode_threads=self.num_workers,
             cores=cores,
             ahead=self.num_workers > 0,
             images=self._rows is None and isinstance(data, Dataset) and hold_images(data.index),
+            note="" if self._folder is None else self._folder.note,
         )
-        measure = None
-        if self._rows is not None:
-            measure = partial(self._rows.measure_gains, self.dataset.index)
         return explain_run(self.counters(), setup, since, measure)
 
     def run_record(self) -> dict[str, Any]:

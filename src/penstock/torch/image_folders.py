@@ -1,0 +1,149 @@
+"""torchvision's ImageFolder: what its data set would gain if penstock read it, and how to do that.
+
+torchvision is not imported: the class is recognised by module and name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+import torch
+
+from ..dataset.dataset import open as open_dataset
+from ..errors import PenstockError, UsageError
+from ..images.translation import from_torchvision
+from ..loader.explain import DecodeGain
+from ..loader.global_generators import list_moved, read_states, write_states
+from ..order.augmentation import rng
+
+_images_max = 24
+_budget_s = 1.5
+_listed_max = 20_000  # samples whose labels are compared before lines are named
+
+
+def open_image_folder(dataset: Any, given: Mapping[str, Any]) -> FolderReading | None:
+    """Return the reading of a data set that is torchvision's ImageFolder, or a subclass; else None.
+
+    given:  arguments of its loader.
+    """
+    name = "torchvision.datasets.folder", "ImageFolder"
+    is_folder = any((kind.__module__, kind.__name__) == name for kind in type(dataset).__mro__)
+    return FolderReading(dataset, given) if is_folder else None
+
+
+class FolderReading:
+    """The same data set, read and decoded by penstock.
+
+    problem:  reason why its images cannot be those of the core; "" if they can.
+    """
+
+    def __init__(self, dataset: Any, given: Mapping[str, Any]) -> None:
+        self._dataset, self._given = dataset, given
+        self._gains: tuple[DecodeGain, ...] | None = None
+        self._crop: Any = None
+        self.problem = self._find_problem() or self._find_difference()
+
+    @property
+    def note(self) -> str:
+        """The end of a sentence about a cheaper decode: why it cannot be the core's."""
+        return f"; or penstock's own, but {self.problem}" if self.problem else ""
+
+    def _find_problem(self) -> str:
+        dataset = self._dataset
+        if type(dataset).__getitem__.__qualname__ != "DatasetFolder.__getitem__":
+            return f"{type(dataset).__name__} has its own __getitem__: make that a decode="
+        if getattr(dataset.loader, "__name__", "") not in ("default_loader", "pil_loader"):
+            return f"its loader= is {dataset.loader!r:.60}: make that a decode="
+        if dataset.target_transform is not None:
+            return "its target_transform= is yours: apply it to batch['label']"
+        if dataset.extensions is None:
+            return "its is_valid_file= is yours: give penstock.open(files=...)"
+        if self._given["collate_fn"] is not None:
+            return "collate_fn= is yours: apply it to whole batches"
+        if dataset.transform is None:
+            return "it has no transform="
+        try:
+            self._crop = from_torchvision(dataset.transform)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def _find_difference(self) -> str:
+        """Return how penstock's samples of the folder differ, or ""."""
+        dataset = self._dataset
+        if len(dataset) > _listed_max:
+            return ""
+        try:
+            index = open_dataset(dataset.root, index="memory").index
+            labels = index.labels(np.arange(index.count, dtype=np.uint64))
+        except (PenstockError, OSError) as error:
+            return f"penstock.open refuses the folder: {error}"
+        targets = np.bincount(np.asarray(dataset.targets, np.int64))
+        if labels is None or not np.array_equal(np.bincount(labels), targets):
+            return (
+                f"penstock.open reads other files of the folder: {index.count:,}, by its own rule"
+            )
+        return ""
+
+    def measure_gains(self, clock: Callable[[], float] = time.monotonic) -> tuple[DecodeGain, ...]:
+        """Measure, once, what the core takes for some of the files, and torchvision.
+
+        The generators of `random`, numpy and torch stay where they are. () if it gains nothing.
+        """
+        if self._gains is None:
+            self._gains = () if self.problem else self._measure(clock)
+        return self._gains
+
+    def _measure(self, clock: Callable[[], float]) -> tuple[DecodeGain, ...]:
+        dataset, began_s = self._dataset, clock()
+        spent_ns = np.zeros(2, np.int64)
+        images = 0
+        numbers = np.unique(np.linspace(0, len(dataset) - 1, _images_max).astype(np.int64))
+        states, threads = read_states(), torch.get_num_threads()
+        torch.set_num_threads(1)  # as in a worker
+        try:
+            for turn, number in enumerate([numbers[0], *numbers]):
+                try:
+                    times = self._time_one(int(number))
+                except Exception:  # a file that cannot be decoded: the run says so
+                    continue
+                if turn:  # the first one touches memory and loads modules
+                    spent_ns += times
+                    images += 1
+                spent_s = clock() - began_s
+                if turn and spent_s + spent_s / (turn + 1) > _budget_s:
+                    break
+        finally:
+            torch.set_num_threads(threads)
+            write_states(states, list_moved(states))
+        if not images or spent_ns[1] >= spent_ns[0]:
+            return ()
+        gain = float(spent_ns[0] / max(1, spent_ns[1]))
+        what = f"a thread decodes {gain:.1f} times as many, measured on {images} images"
+        return (DecodeGain(gain, f"penstock's own decoding: {what}:\n{self._list_lines()}"),)
+
+    def _time_one(self, number: int) -> tuple[int, int]:
+        """Return the processor time of an image by torchvision and by the core, in ns."""
+        began_ns = time.thread_time_ns()
+        self._dataset[number]
+        between_ns = time.thread_time_ns()
+        with open(self._dataset.samples[number][0], "rb") as file:
+            self._crop(file.read(), rng(0, 0, number))
+        return between_ns - began_ns, time.thread_time_ns() - between_ns
+
+    def _list_lines(self) -> str:
+        """Return the lines of a script that read the folder by penstock."""
+        given = {name: self._given[name] for name in ("batch_size", "shuffle", "num_workers")}
+        options = ", ".join(f"{name}={value!r}" for name, value in given.items() if value)
+        decode = "decode=penstock.images.from_torchvision(transform)"
+        lines = (
+            "import penstock",
+            "from penstock.torch import DataLoader",
+            f"dataset = penstock.open({str(self._dataset.root)!r})",
+            f'loader = DataLoader(dataset, {options}, {decode}, as_tuple=("image", "label"))',
+        )
+        return "\n".join(f"    {line}" for line in lines)
