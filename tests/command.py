@@ -38,7 +38,7 @@ def run(*arguments: object, folder: Path | None = None, code: int = 0, **environ
         pytest.raises(SystemExit) as ended,
     ):
         changed.setattr(sys, "argv", words)
-        for name, value in {"COLUMNS": "100", "TERM": "dumb", **environ}.items():
+        for name, value in {"COLUMNS": "200", "TERM": "dumb", **environ}.items():
             changed.setenv(name, value)
         if folder is not None:
             changed.chdir(folder)

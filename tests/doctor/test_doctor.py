@@ -97,6 +97,20 @@ def strict(text: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.parametrize("words", [(), ("--step-seconds", "1000", "--batch-size", "10")])
+def test_it_fits_a_narrow_terminal(
+    run: Callable[..., Said], rows: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Sentences are wrapped as tables are; nothing is left out."""
+    monkeypatch.setenv("COLUMNS", "400")
+    wide = run("doctor", *([rows] if words else []), *words).out
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = run("doctor", *([rows] if words else []), *words).out
+    assert max(map(len, narrow.splitlines())) <= 40 < max(map(len, wide.splitlines()))
+    if not words:  # no measurements
+        assert sorted(narrow.split()) == sorted(wide.split())
+
+
 def findings(report: dict[str, Any]) -> dict[str, str]:
     return {finding["about"]: finding["level"] for finding in report["findings"]}
 

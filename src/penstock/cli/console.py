@@ -137,14 +137,14 @@ def say(text: str) -> None:
 
 
 def show(text: str) -> None:
-    """Print a line of the results, in rich's markup: foreign text goes through `escape`."""
-    out.print(text)
+    """Print results in rich's markup, wrapped to a terminal; foreign text goes through `escape`."""
+    out.print(text, soft_wrap=not (out.is_terminal or "COLUMNS" in os.environ))
 
 
 def show_line(line: str) -> None:
     """Print a line of foreign text; one that starts with "# " is a heading."""
     text = escape(line.removeprefix("# "))
-    out.print(text if text == escape(line) else f"\n[bold]{text}[/]")
+    show(text if text == escape(line) else f"\n[bold]{text}[/]")
 
 
 def print_json(values: object) -> None:
