@@ -169,7 +169,7 @@ def start(raw: dict[str, Any], task: DeliveryTask, rounds: int) -> Row:
             f"num_files_train: {len(task.paths)}}}\n"
             "reader: {data_loader: pytorch, batch_size: 4}\ntrain: {computation_time: 0.001}\n"
         )
-        arguments = ["bench", "run", f"{place}/w.yaml", "--limit", "3", "--out", f"{place}/out"]
+        arguments = ["bench", "run", f"{place}/w.yaml", "--limit", "3", "--output", f"{place}/out"]
         arguments += ["--no-control", "--no-verdict"]
         _started(arguments, place)  # compiles, as installing does
         seconds = [_started(arguments, place) for _ in range(rounds)]

@@ -384,7 +384,7 @@ def dlio_workloads(raw: dict[str, Any], folder: Path, scale: float) -> Iterator[
                 writer,
                 "--scale",
                 str(scale),
-                "--out",
+                "--output",
                 str(folder / "results" / writer / workload),
             ]
             done = subprocess.run(run, capture_output=True, text=True, check=True)

@@ -198,7 +198,7 @@ def take(program: str, case: Case, place: Path, turn: int, found: Runs) -> None:
             else:
                 penstock(
                     "run", str(workload), "--compat", "--loader", name, "--no-control",
-                    "--no-verdict", "--out", str(out), ranks=case.ranks,
+                    "--no-verdict", "--output", str(out), ranks=case.ranks,
                 )  # fmt: skip
             found[name].append(result(out))
             shutil.rmtree(out)

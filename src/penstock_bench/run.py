@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.cli.quantities import counted
 from penstock.engine import ThreadPool
 from penstock.engine.page_cache import evict, measure_residency
 from penstock.errors import StorageError, UsageError
@@ -178,7 +179,7 @@ def run_workload(job: BenchJob, crew: Crew) -> list[Walks] | None:
     Raises UsageError, on every rank, if the workload has no steps.
     """
     lengths = job.epochs(crew.ranks)
-    _check_exclusions(job, lengths)
+    _check_exclusions(job, lengths, crew.ranks)
     job = replace(job, seed=crew.share(job.seed))
     sharpen_timers()
     gc.collect()
@@ -240,15 +241,17 @@ def _bring_data(job: BenchJob, crew: Crew) -> Iterator[tuple[BenchJob, float]]:
         crew.barrier()
 
 
-def _check_exclusions(job: BenchJob, lengths: Sequence[int]) -> None:
-    skipped = job.workload.output.metric
+def _check_exclusions(job: BenchJob, lengths: Sequence[int], ranks: int) -> None:
+    skipped, data = job.workload.output.metric, job.workload.dataset
     least = skipped.exclude_start_steps + skipped.exclude_end_steps + 1
     short = next((steps for steps in lengths if steps < least), None)
     if short is not None:
+        samples = least * job.workload.reader.batch_size * ranks
         raise UsageError(
-            f"an epoch of {short} steps is left out as a whole: output.metric.exclude_start_steps "
-            f"is {skipped.exclude_start_steps} and exclude_end_steps {skipped.exclude_end_steps}: "
-            "take more files, smaller batches or fewer ranks, or exclude less"
+            f"an epoch of {counted(short, 'step')} has none to measure: output.metric excludes "
+            f"{skipped.exclude_start_steps} at its start and {skipped.exclude_end_steps} at its "
+            f"end: take {-(-samples // data.num_samples_per_file):,} files or more, smaller "
+            "batches or fewer ranks"
         )
 
 

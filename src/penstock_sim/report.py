@@ -129,7 +129,7 @@ def describe_cheapest(sizing: Sizing) -> str:
     if not choices:
         return (
             f"None of {sizing.grid.settings:,} settings has {within}: allow more nodes (--nodes), "
-            "faster storage (--storage-mb-s) or longer epochs (--epoch-s)."
+            "faster storage (--storage) or longer epochs (--epoch-seconds)."
         )
     best = min(choices, key=lambda choice: choice.cost)
     return (

@@ -64,7 +64,7 @@ def test_nothing_large_is_generated_unasked(tmp_path: Path, command: str) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option", ["--out", "--stage"])
+@pytest.mark.parametrize("option", ["--output", "--stage"])
 def test_results_go_into_no_folder_named_as_a_url(tmp_path: Path, option: str) -> None:
     with pytest.raises(UsageError, match=rf"{option} is s3:/+b/x: that is a URL: give a folder"):
         CliRunner().invoke(

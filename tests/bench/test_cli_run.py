@@ -78,7 +78,7 @@ def test_two_loaders_on_two_ranks(small, tmp_path):
     """Data is generated, each loader runs, every sample is compared, the table names both."""
     out = tmp_path / "out"
     loaders = ("--loader", "penstock", "--loader", "torch")
-    done = run(small, "--ranks", 2, "--verify", "--no-verdict", *loaders, "--out", out)
+    done = run(small, "--ranks", 2, "--verify", "--no-verdict", *loaders, "--output", out)
     assert "small, 2 ranks" in done.stdout
     values = json.loads((out / "record.json").read_text())
     assert values["command"].startswith("penstock bench run ")
@@ -102,7 +102,17 @@ def test_every_loader_that_is_installed(small, tmp_path, name):
         pytest.skip(f"--loader {name} needs {missing[0]}: pip install {missing[0]}")
     (format,) = FORMATS.get(name, ("npz",))
     out, changed = tmp_path / "out", f"++workload.dataset.format={format}"
-    run(small, changed, "--loader", name, "--verify", "--no-verdict", "--no-control", "--out", out)
+    run(
+        small,
+        changed,
+        "--loader",
+        name,
+        "--verify",
+        "--no-verdict",
+        "--no-control",
+        "--output",
+        out,
+    )
     (found,) = json.loads((out / "record.json").read_text())["runs"]
     assert found["verified"] is True
     assert [epoch["samples"] for epoch in found["epochs"]] == [48, 48]
@@ -119,7 +129,7 @@ def test_only_what_a_workload_wants_is_imported(small, tmp_path, format, wanted)
     """No large module more is imported, from the command to the page of results."""
     for package in wanted:
         pytest.importorskip(package)
-    arguments = [small, f"++workload.dataset.format={format}", "--out", tmp_path / "out"]
+    arguments = [small, f"++workload.dataset.format={format}", "--output", tmp_path / "out"]
     python, *words = command(*arguments)
     done = subprocess.run(
         [python, "-X", "importtime", *words],
@@ -137,7 +147,7 @@ def test_only_what_a_workload_wants_is_imported(small, tmp_path, format, wanted)
 @pytest.mark.long
 def test_the_verdict_is_said(small, tmp_path):
     """The machine is measured, and what binds is named."""
-    assert "binds at" in run(small, "--out", tmp_path / "out").stdout
+    assert "binds at" in run(small, "--output", tmp_path / "out").stdout
     (each,) = json.loads((tmp_path / "out" / "record.json").read_text())["runs"]
     assert each["roofline"]["bound"] in {c["resource"] for c in each["roofline"]["ceilings"]}
 
@@ -146,7 +156,7 @@ def test_the_verdict_is_said(small, tmp_path):
 def test_overrides_repeats_and_staging(small, tmp_path):
     near, out = tmp_path / "near", tmp_path / "out"
     run(small, "++workload.train.epochs=1", "--repeat", 2, "--stage", near, "--limit", 4,
-        "--no-control", "--no-verdict", "--out", out)  # fmt: skip
+        "--no-control", "--no-verdict", "--output", out)  # fmt: skip
     values = json.loads((out / "record.json").read_text())
     assert values["overrides"] == ["++workload.train.epochs=1"]
     assert [each["repeat"] for each in values["runs"]] == [1, 2]
@@ -162,7 +172,7 @@ def test_overrides_repeats_and_staging(small, tmp_path):
 def test_cold_copies_are_not_in_memory(small, tmp_path, cache):
     """Fresh copies are read from the disk if the page cache is to be cold."""
     run(small, "++workload.train.epochs=1", "--stage", tmp_path / "near", "--limit", 4,
-        "--cache", cache, "--no-control", "--no-verdict", "--out", tmp_path / "out")  # fmt: skip
+        "--cache", cache, "--no-control", "--no-verdict", "--output", tmp_path / "out")  # fmt: skip
     (each,) = json.loads((tmp_path / "out" / "record.json").read_text())["runs"]
     cached = each["epochs"][0]["cached_before"]
     assert (cached["cached_bytes"] == 0) == (cache == "cold"), cached
@@ -184,15 +194,27 @@ def test_what_cannot_run_is_one_message(small, tmp_path, arguments, message):
     """And no results."""
     generate_data(read_workload(small).dataset, ["train"])
     arguments = ("++workload.workflow.generate_data=false", *arguments)
-    done = here(small, *arguments, "--out", tmp_path / "out", code=1)
+    done = here(small, *arguments, "--output", tmp_path / "out", code=1)
     assert message in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_data_that_are_not_there(small, tmp_path):
+    """The error has the whole command that writes them; --generate does it, too."""
+    off = "++workload.workflow.generate_data=false"
+    done = here(small, off, "--output", tmp_path / "out", code=1)
+    assert f"or generate the data: penstock bench generate {small} {off}\n" in done.stderr
+    quick = ("--no-control", "--no-verdict", "--generate")
+    told = here(small, off, *quick, "--repeat", 2, "--output", tmp_path / "out").stdout
+    assert f"page: {tmp_path / 'out' / 'report.html'}" in told
+    assert "- penstock delivers" in told
+    assert (tmp_path / "out" / "penstock-2").is_dir()
 
 
 def test_results_that_cannot_be_written(small, tmp_path):
     """One message, before anything is generated or measured; a file in the way counts."""
     (tmp_path / "file").write_text("")
-    done = here(small, "--out", tmp_path / "file" / "out", code=1)
+    done = here(small, "--output", tmp_path / "file" / "out", code=1)
     assert f"{tmp_path / 'file' / 'out'} cannot be written: Not a directory" in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -200,7 +222,7 @@ def test_results_that_cannot_be_written(small, tmp_path):
 def test_a_full_disk_is_one_message(small, tmp_path, small_disk):
     """The results so far are shown all the same."""
     (small_disk / "x").write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096 - 8192))
-    done = here(small, "--no-verdict", "--out", small_disk / "out", code=1)
+    done = here(small, "--no-verdict", "--output", small_disk / "out", code=1)
     assert "samples/s" in done.stdout
     assert "No space left on device: make room there" in done.stderr
 
@@ -210,7 +232,7 @@ def test_access_keys_are_not_written(small, tmp_path):
     whole number of seconds is a time as any."""
     out, quick = tmp_path / "out", "++workload.train.computation_time=0"
     key = "++workload.storage.storage_options.secret_access_key=HUSH"
-    here(small, quick, key, "++hydra.output_subdir=dlio_config", "--no-verdict", "--out", out)
+    here(small, quick, key, "++hydra.output_subdir=dlio_config", "--no-verdict", "--output", out)
     written = [path for path in out.rglob("*") if path.is_file()]
     assert out / "dlio_config" / "config.yaml" in written
     assert not any("HUSH" in path.read_text() for path in written)
@@ -293,7 +315,7 @@ def test_checkpoints_alone(tmp_path):
         """
     )
     out = tmp_path / "out"
-    done = run(path, "--ranks", 2, "--verify", "--out", out)
+    done = run(path, "--ranks", 2, "--verify", "--output", out)
     assert "save_checkpoint_io_mean_GB_per_second: " in done.stdout
     (found,) = json.loads((out / "record.json").read_text())["runs"]
     assert [each["verified"] for each in found["checkpoints"]["loads"]] == [True, True]
@@ -306,7 +328,7 @@ def test_ranks_that_mpiexec_starts(small, tmp_path):
     mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or "mpiexec"
     out = tmp_path / "out"
     done = subprocess.run(
-        [mpiexec, "-n", "2", *command(small, "--no-verdict", "--verify", "--out", out)],
+        [mpiexec, "-n", "2", *command(small, "--no-verdict", "--verify", "--output", out)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": SOURCE},

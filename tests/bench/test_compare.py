@@ -301,7 +301,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path, Path]:
 def test_compare_prints_and_writes(folders, monkeypatch, capsys, tmp_path):
     """The table has each figure, the ratio and what it comes to; the page is written."""
     page = tmp_path / "both.html"
-    assert command(monkeypatch, folders[0], folders[1], "--html", page) == 0
+    assert command(monkeypatch, folders[0], folders[1], "--output", page) == 0
     said = capsys.readouterr().out
     for row in compare.compare_runs(runs_of(*(read_record(each) for each in folders[:2]))):
         for value in row.values:
@@ -310,6 +310,17 @@ def test_compare_prints_and_writes(folders, monkeypatch, capsys, tmp_path):
     assert "within noise" in said
     assert "bootstrap over" in said
     assert "penstock bench" in page.read_text()
+
+
+def test_compare_takes_the_runs_of_repeat_by_their_name(monkeypatch, capsys, tmp_path):
+    """A name without a number is all its runs, in their order, whatever else is there."""
+    for turn in (2, 10, 1):
+        dlio_folder(tmp_path / f"penstock-{turn}", ranks=1)
+    dlio_folder(tmp_path / "penstock-old", ranks=1)
+    assert command(monkeypatch, tmp_path / "penstock", "--json") == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert runs == [f"dlio-pytorch ({tmp_path}/penstock-{turn})" for turn in (1, 2, 10)]
+    assert command(monkeypatch, tmp_path / "none", tmp_path / "penstock-1") == 1
 
 
 def test_compare_refuses_other_workloads_by_name(folders, monkeypatch, capsys):
@@ -336,7 +347,7 @@ def test_compare_takes_results_of_dlio(folders, monkeypatch, capsys, tmp_path):
         (("{first}",), "holds one run"),
         (("{first}", "nowhere"), "nowhere does not exist"),
         (("{first}", "{empty}"), "holds neither record.json nor summary.json"),
-        (("{first}", "{second}", "--html", "no/where.html"), "there is no folder no"),
+        (("{first}", "{second}", "--output", "no/where.html"), "there is no folder no"),
     ],
 )
 def test_bad_input_is_one_message(arguments, said, folders, monkeypatch, capsys, tmp_path):

@@ -101,7 +101,7 @@ def test_other_subfolders_than_said(tmp_path: Path) -> None:
 def test_too_few_files(tmp_path: Path) -> None:
     """Fewer files than asked for are an error; none asked for is none."""
     data = DatasetSpec(format="npz", num_files_train=100)
-    with pytest.raises(MissingError, match="is not there: generate the data"):
+    with pytest.raises(MissingError, match="is not there: check dataset.data_folder"):
         find_paths(data, "train", str(tmp_path))
     touched(data_paths(data, "train", str(tmp_path)))
     with pytest.raises(MissingError) as caught:

@@ -48,7 +48,7 @@ def peak_bytes(workload: Path, loader: str, *more: str) -> int:
     """The most memory of `penstock bench run` at a time, as the kernel tells the parent."""
     command = [
         sys.executable, "-m", "penstock", "bench", "run", str(workload), "--loader", loader,
-        "--no-control", "--no-verdict", "--out", str(workload.parent / "out"), *more,
+        "--no-control", "--no-verdict", "--output", str(workload.parent / "out"), *more,
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": SOURCE}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)

@@ -127,11 +127,11 @@ def test_splits_are_listed_and_indexed(tmp_path, monkeypatch):
     os.utime(tmp_path / "data", (1, 1))
     said = " ".join(run("inspect", tmp_path / "data", code=1).stderr.split())
     assert "has the splits test (1 file, 9 bytes), train (2 files, 18 bytes)" in said
-    assert "2 samples" in run("inspect", tmp_path / "data", "-o", "split=train").stdout
+    assert "2 samples" in run("inspect", tmp_path / "data", "--option", "split=train").stdout
     for split, done in (("train", "made in"), ("test", "made in"), ("train", "is up to date")):
-        text = run("index", tmp_path / "data", "-o", f"split={split}").stdout
+        text = run("index", tmp_path / "data", "--option", f"split={split}").stdout
         assert f"index {done}" in text
-    assert ": fresh" in run("inspect", tmp_path / "data", "-o", "split=train").stdout
+    assert ": fresh" in run("inspect", tmp_path / "data", "--option", "split=train").stdout
 
 
 def test_inspect_says_what_is_unpacked_together(tmp_path):
@@ -213,9 +213,9 @@ def test_options_of_a_format_by_name(tmp_path):
     """--option passes any option on; what is no NAME=VALUE, or twice there, is refused."""
     path = tmp_path / "x.bin"
     path.write_bytes(bytes(120))
-    assert "4 samples" in run("inspect", path, "-o", "record_bytes=30").stdout
-    assert "NAME=VALUE" in run("inspect", path, "-o", "record_bytes", code=1).stderr
-    twice = ["--record-bytes", 30, "-o", "record_bytes=30"]
+    assert "4 samples" in run("inspect", path, "--option", "record_bytes=30").stdout
+    assert "NAME=VALUE" in run("inspect", path, "--option", "record_bytes", code=1).stderr
+    twice = ["--record-bytes", 30, "--option", "record_bytes=30"]
     assert "given twice" in run("inspect", path, *twice, code=1).stderr
 
 

@@ -77,8 +77,17 @@ def test_prune(folder: Path) -> None:
 
 def test_interval() -> None:
     """The interval is the module's, in words and as JSON; absurd numbers are refused."""
-    asked = ("--blocked-s", 2, "--commit-s", 40, "--step-s", 0.5, "--mtbf-h", 20000)
-    asked += ("--nodes", 512, "--restart-s", 600, "--slowdown", 0.03)
+    asked = (
+        "--blocked-seconds",
+        2,
+        "--commit-seconds",
+        40,
+        "--step-seconds",
+        0.5,
+        "--mtbf-hours",
+        20000,
+    )
+    asked += ("--nodes", 512, "--restart-seconds", 600, "--slowdown", 0.03)
     costs = Costs(blocked_s=2.0, commit_s=40.0, step_s=0.5, slowdown=0.03)
     advice = advise_interval(costs, Failures(mtbf_s=7.2e7, nodes=512, restart_s=600.0))
     assert advice.binds == "failures"

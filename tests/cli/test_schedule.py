@@ -27,9 +27,9 @@ exclusive:
 def test_pattern_rules_bounds_and_slots(tmp_path: Path) -> None:
     """The JSON holds what the functions give for the same jobs; the page is well-formed XML."""
     (tmp_path / "jobs.yaml").write_text(GOOD)
-    page, results = tmp_path / "page.html", tmp_path / "results.json"
-    done = run("schedule", tmp_path / "jobs.yaml", "--html", page, "--json", results)
-    values = json.loads(results.read_text())
+    page = tmp_path / "page.html"
+    done = run("schedule", tmp_path / "jobs.yaml", "-o", page, "--json")
+    values = json.loads(done.stdout)
     jobs = [schedule.PeriodicJob(70, 200e9, 4e9, 2048)] * 2
     jobs.append(schedule.PeriodicJob(30, 90e9, 3e9, 1024))
     outcomes = {
@@ -46,8 +46,8 @@ def test_pattern_rules_bounds_and_slots(tmp_path: Path) -> None:
     slots = schedule.two_tasks([0, 0, 0], [1, 1, 1], [1, 2]).tolist()
     assert list(values["exclusive"]["slots"].values()) == slots
     assert values["exclusive"]["used"] == values["exclusive"]["bound"] == 4
-    assert "which no schedule beats" in done.stdout
-    assert "fluid bound" in done.stdout
+    assert "which no schedule beats" in done.stderr
+    assert "fluid bound" in done.stderr
     root = ElementTree.fromstring(page.read_text().removeprefix("<!doctype html>"))
     assert any(element.tag.endswith("svg") for element in root.iter())
 
@@ -62,10 +62,10 @@ def test_longer_sequences_are_listed(tmp_path: Path) -> None:
 
 
 def test_results_on_standard_output_stand_there_alone(tmp_path: Path) -> None:
-    """--json - prints one object, and what is for people goes to standard error."""
+    """--json prints one object, and what is for people goes to standard error."""
     text = "exclusive: {capacity: {a: 1}, jobs: [{name: x, count: 2, tasks: [shared, a]}]}"
     (tmp_path / "jobs.yaml").write_text(text)
-    done = run("schedule", tmp_path / "jobs.yaml", "--json", "-")
+    done = run("schedule", tmp_path / "jobs.yaml", "--json")
     assert json.loads(done.stdout)["exclusive"]["used"] == 3
     assert "3 slots" in done.stderr
 
@@ -100,9 +100,9 @@ def test_results_on_standard_output_stand_there_alone(tmp_path: Path) -> None:
 def test_bad_files(tmp_path: Path, text: str, said: str) -> None:
     """Each problem is told with the key, the value and the remedy; nothing is written."""
     (tmp_path / "jobs.yaml").write_text(text)
-    done = run("schedule", tmp_path / "jobs.yaml", "--json", tmp_path / "results.json", code=1)
+    done = run("schedule", tmp_path / "jobs.yaml", "-o", tmp_path / "page.html", code=1)
     assert said in " ".join(done.stderr.split())
-    assert not (tmp_path / "results.json").exists()
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_an_objective_that_is_none(tmp_path: Path) -> None:

@@ -88,6 +88,22 @@ def test_no_flag_that_is_off_has_a_second_name_to_put_it_off() -> None:
                 assert each.secondary_opts == [], (words, each.opts)
 
 
+def test_options_are_of_one_hand() -> None:
+    """What an option takes is said in capitals, its default in one place; -o is always --output,
+    --json always a flag, and sizes, rates and times have no unit in their names but seconds."""
+    for words, command in CALLED.items():
+        for each in command.get_params(typer.Context(command)):
+            named = (words, each.opts)
+            is_flag = getattr(each, "is_flag", False)
+            assert is_flag or re.fullmatch("[A-Z:=_]+", each.metavar), named
+            assert not re.search(r"default", each.help or ""), named
+            assert ("-o" in each.opts) == ("--output" in each.opts), named
+            assert is_flag or "--json" not in each.opts, named
+            assert not re.search(r"(?<!-per)-(s|h|mb|mb-s)$", max(each.opts, key=len)), named
+            other = {"--processes", "--threads", "--out", "--html", "--csv"} & {*each.opts}
+            assert not other, named
+
+
 def swap(word: str) -> str:
     """A word with two letters in each other's place."""
     middle = len(word) // 2
@@ -125,12 +141,12 @@ def test_a_misspelled_command_or_option_is_told_the_nearest() -> None:
         (["simulate", "s1", "--policy", "nopf"], "nopfs"),
         (["simulate", "s1", "--model", "corected"], "corrected"),
         (["simulate", "s1", "--sweep", "node"], "nodes"),
-        (["plan", "openimage", "--epoch-s", "6"], "openimages"),
+        (["plan", "openimage", "--epoch-seconds", "6"], "openimages"),
         (["schedule", "job.yaml"], "jobs.yaml"),
         (["schedule", "jobs.yaml", "--objective", "eficiency"], "efficiency"),
         (["inspect", "dta"], "data"),
         (["inspect", "data", "--format", "tre"], "tree"),
-        (["inspect", "data", "-o", "labl=class"], "label"),
+        (["inspect", "data", "--option", "labl=class"], "label"),
         (["index", "data/x.bn"], "data/x.bin"),
         (["doctor", "dataa"], "data"),
         (["lengths", "data", "--by", "byte"], "bytes"),
@@ -163,16 +179,17 @@ def test_json_is_one_value_and_nothing_else(tmp_path: Path) -> None:
         ["formats"],
         ["inspect", tmp_path / "x.bin", "--record-bytes", 12],
         ["doctor"],
+        ["bench", "list"],
         [
             "checkpoint",
             "interval",
-            "--blocked-s",
+            "--blocked-seconds",
             2,
-            "--commit-s",
+            "--commit-seconds",
             40,
-            "--step-s",
+            "--step-seconds",
             1,
-            "--mtbf-h",
+            "--mtbf-hours",
             9,
         ],
     ]

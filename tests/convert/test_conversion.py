@@ -844,7 +844,7 @@ def test_command_line(numbers: Path, tmp_path: Path) -> None:
     refused = run(*asked, "--shards", "2", code=1).stderr
     assert "shard_bytes=1024, and now shard_bytes=None is asked" in refused
     assert "in 2 files" in run(*asked, "--shards", "2", "--force").stdout
-    assert "such as 256MiB" in run(*asked, "--shard-bytes", "many", code=1).stderr
+    assert "use a unit, as in 1GiB" in run(*asked, "--shard-bytes", "many", code=1).stderr
 
 
 INTERRUPTED = """

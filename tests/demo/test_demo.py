@@ -78,8 +78,8 @@ def test_a_race_over_own_files_reads_each_and_writes_nothing(tmp_path: Path) -> 
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     """One sentence, exit code 1, and nothing is written."""
     (tmp_path / "mine").touch()
-    said = run("demo", "--folder", tmp_path, code=1)
+    said = run("demo", "--output", tmp_path, code=1)
     assert (
-        said.stderr == f"penstock: --folder is {tmp_path}, which is not empty: name a new folder\n"
+        said.stderr == f"penstock: --output is {tmp_path}, which is not empty: name a new folder\n"
     )
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]

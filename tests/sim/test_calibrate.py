@@ -183,9 +183,18 @@ def test_the_command_line_calibrates_and_predicts(tmp_path: Path) -> None:
     """Table and page of another size; the file written is of that size and simulated as any."""
     (tmp_path / "r.json").write_text(json.dumps(recorded(described(), "penstock_local")))
     options = ("--no-sweeps", "--policy", "penstock_local")
-    sized = ("--nodes", 4, "--ram-mb", 20, "--storage", "1=60,4=120", "--network-mb-s", 500)
+    sized = (
+        "--nodes",
+        4,
+        "--ram",
+        "20MB",
+        "--storage",
+        "1=60MB/s,4=120MB/s",
+        "--network",
+        "500MB/s",
+    )
     done = run(
-        "simulate", "--from-run", "r.json", *sized, "--write", "w.yaml", *options, folder=tmp_path
+        "simulate", "--from-run", "r.json", *sized, "--output", "w.yaml", *options, folder=tmp_path
     )
     assert "system.storage.read_mb_s: from how long epoch 0 waited for storage" in done.stderr
     written = scenario.load_scenario(tmp_path / "w.yaml")
@@ -193,7 +202,7 @@ def test_the_command_line_calibrates_and_predicts(tmp_path: Path) -> None:
     assert written.system.tiers[0].capacity_mb == 20.0
     assert written.system.network_mb_s == 500.0
     table = "penstock_local"
-    again = run("simulate", "w.yaml", *options, "--html", "again.html", folder=tmp_path)
+    again = run("simulate", "w.yaml", *options, "--output", "again.html", folder=tmp_path)
     rows = [[line for line in each.stdout.splitlines() if table in line] for each in (done, again)]
     assert rows[0] == rows[1] != []
 
@@ -204,8 +213,8 @@ def test_the_command_line_calibrates_and_predicts(tmp_path: Path) -> None:
         (("s1", "--nodes", 4), "are of --from-run"),
         (("s1", "--from-run", "r.json"), "are both given"),
         (("--from-run", "none.json"), "cannot read record none.json"),
-        (("--from-run", "r.json", "--storage", "1=x"), "--storage is '1=x': use MB/s by hosts"),
-        (("--from-run", "r.json", "--write", "no/where.yaml"), "cannot write no/where.yaml"),
+        (("--from-run", "r.json", "--storage", "1=x"), "--storage is 'x': use a unit"),
+        (("--from-run", "r.json", "--output", "no/where.yaml"), "cannot write no/where.yaml"),
         (("--from-run", "r.json", "--nodes", 0), "training.nodes is 0"),
     ],
 )

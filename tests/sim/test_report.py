@@ -338,30 +338,30 @@ def scenario_path(tmp_path: Path) -> Path:
 
 def test_simulate_prints_and_writes(scenario_path, tmp_path):
     """Table, page and JSON agree; the same command gives the same bytes."""
-    arguments = ("simulate", scenario_path, "--sweep", "nodes", "--json", tmp_path / "s.json")
+    arguments = ("simulate", scenario_path, "--sweep", "nodes", "--json")
     done = run(*arguments, folder=tmp_path)
-    assert "page: small.html" in done.stdout
-    values = json.loads((tmp_path / "s.json").read_text())
+    assert "page: small.html" in done.stderr
+    values = json.loads(done.stdout)
     page = (tmp_path / "small.html").read_text()
     rows = values_of(page_of(page))
     for each in values["runs"]:
-        assert each["policy"] in done.stdout
+        assert each["policy"] in done.stderr
         if "reason" in each:
-            assert f"{each['policy']} cannot run: " in done.stdout
+            assert f"{each['policy']} cannot run: " in done.stderr
         else:
             assert each["total_s"] in [row[0] for row in rows[each["policy"]]]
-            assert quantities.brief(each["total_s"]) in done.stdout
+            assert quantities.brief(each["total_s"]) in done.stderr
     assert [each["key"] for each in values["sweeps"]] == ["nodes"]
     run(*arguments, folder=tmp_path)
     assert (tmp_path / "small.html").read_text() == page
-    assert {path.name for path in tmp_path.iterdir()} == {"small.yaml", "small.html", "s.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"small.yaml", "small.html"}
 
 
 def test_simulate_by_events(scenario_path, tmp_path):
     """The library's own policies have results, the others a reason, and nothing is varied."""
-    done = run("simulate", scenario_path, "--model", "events", "--json", "e.json", folder=tmp_path)
-    assert "events model" in done.stdout
-    values = json.loads((tmp_path / "e.json").read_text())
+    done = run("simulate", scenario_path, "--model", "events", "--json", folder=tmp_path)
+    assert "events model" in done.stderr
+    values = json.loads(done.stdout)
     found = {each["policy"]: each for each in values["runs"]}
     for policy in ("penstock", "penstock_local"):
         result = sim.simulate(sim.load_scenario(scenario_path), policy, "events")
@@ -387,8 +387,8 @@ def test_simulate_lists():
         (("s1", "--sweep", "colour"), "--sweep is 'colour': use one of nodes"),
         (("s1", "--model", "other"), "--model is 'other'"),
         (("s1", "--sweep", "nodes", "--no-sweeps"), "give one"),
-        (("s1", "--html", "no/where.html"), "no/where.html"),
-        (("s1", "--html", ".", "--no-sweeps", "--policy", "staging"), "cannot write ."),
+        (("s1", "--output", "no/where.html"), "no/where.html"),
+        (("s1", "--output", "x.txt"), "give one file .html and one file .yaml"),
         (("taken.yaml",), "taken.html is here and no page"),
         (("s1", "--model", "parity", "--policy", "penstock"), "no policy can run in s1"),
     ],

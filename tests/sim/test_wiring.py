@@ -452,10 +452,10 @@ def test_plan_prints_and_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Table, page, JSON and CSV agree, and each says that it is a closed form."""
-    words = ["plan", "s1", "--epoch-s", "0.5", "--settings", "600", "--json", "a.json"]
-    assert command(monkeypatch, tmp_path, *words, "--csv", "a.csv") == 0
-    shown = capsys.readouterr().out
-    values = json.loads((tmp_path / "a.json").read_text())
+    words = ["plan", "s1", "--epoch-seconds", "0.5", "--settings", "600", "--json"]
+    assert command(monkeypatch, tmp_path, *words, "--output", "a.csv") == 0
+    printed, shown = capsys.readouterr()
+    values = json.loads(printed)
     best = values["cheapest"]["penstock"]
     assert values["form"] == best["form"] == "closed form"
     rows = [line for line in shown.splitlines() if line.strip().startswith(tuple(sizing.FORMS))]
@@ -482,12 +482,16 @@ def test_plan_prints_and_writes(
         (("s1", "--nodes", "8:4"), "nodes is 8:4"),
         (("s1", "--nodes", "1:inf"), "nodes is 1:inf"),
         (("s1", "--nodes", "1:401"), "whole numbers up to 400"),
-        (("s1", "--cache-mb", "nan:2"), "cache_mb is nan:2"),
+        (("s1", "--cache", "nan:2"), "--cache is 'nan': use a unit, as in 1GB:1TB"),
+        (("s1", "--cache", "100:2GB"), "--cache is '100': use a unit"),
+        (("s1", "--storage", "2GB/s:1GB/s"), "storage_mb_s is 2000:1000"),
         (("s1", "--prices", "gold=1"), "--prices is 'gold=1'"),
         (("s1", "--prices", "node=-1"), "from 0 on"),
         (("s1", "--settings", "1"), "settings is 1"),
-        (("s1", "--epoch-s", "nan"), "epoch_s is nan"),
-        (("s1", "--csv", "no/a.csv"), "there is no folder no"),
+        (("s1", "--epoch-seconds", "nan"), "epoch_s is nan"),
+        (("s1", "--output", "no/a.csv"), "there is no folder no"),
+        (("s1", "-o", "a.csv", "-o", "b.csv"), "--output is a.csv, b.csv: give one file .html"),
+        (("s1", "-o", "a.txt"), "give one file .html and one file .csv"),
         (("importance",), "importance has sampling, which the closed forms do not model"),
     ],
 )
@@ -499,6 +503,6 @@ def test_bad_plans_are_one_message(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Each mistake is named, and nothing is written."""
-    assert command(monkeypatch, tmp_path, "plan", "--epoch-s", "1", *words) == 1
+    assert command(monkeypatch, tmp_path, "plan", "--epoch-seconds", "1", *words) == 1
     assert said in " ".join(capsys.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []

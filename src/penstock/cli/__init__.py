@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .console import replace_file as replace_file
     from .console import write_text as write_text
     from .options import AsJson as AsJson
-    from .options import option as option
+    from .options import setting as setting
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -50,7 +50,7 @@ else:
             "app": "HelpedCommand HelpedGroup complete_names make_app",
             "commands": "LazyCommand",
             "console": "GOES_ON check_writable console explain_interrupt replace_file write_text",
-            "options": "AsJson option",
+            "options": "AsJson setting",
             "quantities": "quantities",
         },
     )

@@ -10,6 +10,7 @@ import errno
 import importlib
 import inspect
 import os
+import re
 import select
 import sys
 import textwrap
@@ -49,8 +50,18 @@ def arrange_help(text: str) -> tuple[str, list[str]]:
     return "\n\n".join(paragraphs), [line.strip() for line in examples.split("\n") if line.strip()]
 
 
+def _name_value(parameter: Any) -> str:
+    """Name what an option takes, where it does not itself: SECONDS, a NUMBER, a PATH or a TEXT."""
+    if unit := re.search(r"_(seconds|hours)$", parameter.name):
+        return unit[1].upper()
+    described = getattr(parameter, "type_descriptor", None)  # of typer 0.29 and later
+    kind = str(described.annotation if described else parameter.type)
+    names = {r"\b(int|float)\b|INT|FLOAT|Range": "NUMBER", "Path": "PATH"}
+    return next((name for kinds, name in names.items() if re.search(kinds, kind)), "TEXT")
+
+
 class _HelpMixin:
-    """Help without types of flags, and with examples that can be copied."""
+    """Help in words of people, without types of flags, and with examples that can be copied."""
 
     help: str | None
 
@@ -62,6 +73,11 @@ class _HelpMixin:
                 parameter.metavar = ""
                 if not parameter.default:
                     parameter.secondary_opts, parameter.show_default = [], False
+            elif parameter.param_type_name == "argument":
+                parameter.metavar = parameter.metavar or parameter.name.upper()
+                parameter.display_type_rich = lambda **_: None  # its name says it
+            else:
+                parameter.metavar = parameter.metavar or _name_value(parameter)
         return parameters
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -29,23 +29,33 @@ from ..sharing.ledger import Ledger
 from . import console
 from .console import explain_interrupt, say
 from .options import AsJson, Socket, setting
-from .quantities import counted, format_bytes, parse_bytes
+from .quantities import counted, format_bytes, parse_amount
 
 
 @explain_interrupt("jobs take their own budgets again, until a broker serves here")
 def broker(
-    cores: float | None = setting(None, "That loaders share. (default: all that may be used here)"),
-    bytes_per_s: str | None = setting(None, "Of storage, such as 1GB/s. (default: not limited)"),
+    cores: float | None = setting(
+        None, "Cores that loaders share.", show_default="all that may be used here"
+    ),
+    bytes_per_s: str | None = setting(
+        None, "Rate of storage, such as 1GB/s.", metavar="RATE", show_default="not limited"
+    ),
     socket: Socket = None,
-    group: str | None = setting(None, "Whose members may join, too."),
+    group: str | None = setting(None, "A group whose members may join, too.", metavar="NAME"),
     objective: str = setting("utilisation", "What to maximise: utilisation, samples or makespan."),
-    floor: float = setting(1.0, "Of what an even split would bring: what each job keeps, 0.01..1."),
-    listen: str | None = setting(None, "Where brokers of other hosts join: tcp://0.0.0.0:7077."),
-    upstream: str | None = setting(None, "The broker that divides storage: tcp://storage-1:7077."),
-    key_file: str | None = setting(
+    floor: float = setting(1.0, "Share of an even split that each job keeps: 0.01 to 1."),
+    listen: str | None = setting(
+        None, "Where brokers of other hosts join: tcp://0.0.0.0:7077.", metavar="ADDRESS"
+    ),
+    upstream: str | None = setting(
+        None, "The broker that divides storage: tcp://storage-1:7077.", metavar="ADDRESS"
+    ),
+    key_file: Path | None = setting(
         None, "What both sides of --listen and --upstream have in common."
     ),
-    name: str | None = setting(None, "Of this host, for --upstream. (default: its host name)"),
+    name: str | None = setting(
+        None, "Name of this host, for --upstream.", metavar="NAME", show_default="its host name"
+    ),
 ) -> None:
     """Share this host's cores and storage bandwidth among the jobs on it.
 
@@ -75,16 +85,15 @@ def broker(
       penstock broker --upstream tcp://storage-1:7077 --key-file key --cores 32
     """
     path = find_broker(socket)
-    resources = Resources(
-        cores=read_machine().usable_cores if cores is None else cores,
-        bytes_per_s=math.inf if bytes_per_s is None else parse_rate("--bytes-per-s", bytes_per_s),
-    )
+    cores = read_machine().usable_cores if cores is None else cores
+    rate = math.inf if bytes_per_s is None else parse_amount("--bytes-per-s", bytes_per_s, "1GB/s")
+    resources = Resources(cores=cores, bytes_per_s=rate)
     ledger = Ledger(resources, objective, floor)  # type: ignore[arg-type]  # checked there
     outer = above = None
     if (key_file is None) != (listen is None and upstream is None):
         raise UsageError("--key-file is for --listen and --upstream, and they need it: give both")
     if key_file is not None:
-        key = read_key(Path(key_file))
+        key = read_key(key_file)
         outer = None if listen is None else (Address(listen), key)
         if upstream is not None:
             host = gethostname() if name is None else name
@@ -106,19 +115,17 @@ def find_broker(socket: str | None) -> Path:
     return path
 
 
-def parse_rate(option: str, text: str) -> float:
-    """Parse bytes a second: 1GB/s, 250 MiB/s, 1e9."""
-    try:
-        return parse_bytes(text)
-    except ValueError:
-        raise UsageError(f"{option} is {text!r}: use a rate such as 1GB/s or 250MiB/s") from None
-
-
 # -- top -------------------------------------------------------------------------------------------
 
 State = dict[str, Any]
 
 _STANDINGS = {"measured": "green", "unmeasured": "cyan", "silent": "yellow", "doubted": "red"}
+_REFUSALS = {
+    "strangers": "callers who may not join",
+    "crowded": "callers for whom there was no room",
+    "absurd": "reports that cannot be true",
+}
+"""Why callers and their lines are refused, in words."""
 _WAITS = {"model": "its model", "workers": "cores", "bandwidth": "MB/s"}
 _shown_members = 4
 _name_columns = 24
@@ -180,7 +187,7 @@ _Cell = Callable[[dict[str, Any]], str]
 _COLUMNS: Sequence[tuple[str, int, _Cell]] = (
     # The higher its number, the sooner a column is left out where there is little room.
     ("job", 0, lambda job: _escape_name(job["job"])),
-    ("standing", 4, lambda job: f"[{_STANDINGS[job['standing']]}]{job['standing']}[/]"),
+    ("its reports", 4, lambda job: f"[{_STANDINGS[job['standing']]}]{job['standing']}[/]"),
     ("ranks", 6, lambda job: _join_numbers([member["rank"] for member in job["members"]])),
     ("processes", 9, lambda job: _join_numbers([member["pid"] for member in job["members"]])),
     ("cores", 1, lambda job: _format_number(job["cores"])),
@@ -200,7 +207,7 @@ def _make_table(jobs: Sequence[dict[str, Any]], width: int) -> rich.table.Table:
         table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
         columns = [column for column in _COLUMNS if column[1] <= least]
         for heading, _, _ in columns:
-            is_text = heading in ("job", "standing", "ranks", "processes", "waits for")
+            is_text = heading in ("job", "its reports", "ranks", "processes", "waits for")
             table.add_column(
                 heading,
                 justify="left" if is_text else "right",
@@ -249,7 +256,10 @@ def describe_state(state: State) -> list[str]:
         lines.append(f"this host {now} {above['address']}")
     if state["refused"]:
         refusals = sorted(state["refused"].items())
-        lines.append("refused: " + ", ".join(f"{count:,} {why}" for why, count in refusals))
+        lines.append(
+            "turned away: "
+            + ", ".join(f"{count:,} {_REFUSALS.get(why, why)}" for why, count in refusals)
+        )
     return lines
 
 

@@ -174,17 +174,13 @@ def prune(
 @app.command(cls=HelpedCommand)
 @explain_interrupt()
 def interval(
-    blocked_s: float = setting(..., "Seconds for which a save holds training up.", "--blocked-s"),
-    commit_s: float = setting(..., "Seconds from the call of save to the commit.", "--commit-s"),
-    step_s: float = setting(..., "Seconds of a training step.", "--step-s"),
-    mtbf_h: float = setting(
-        ..., "Hours between failures of the job, or of a node: --nodes.", "--mtbf-h"
-    ),
-    nodes: int = setting(1, "Nodes of the job, each of which fails every --mtbf-h."),
+    blocked_seconds: float = setting(..., "How long a save holds training up."),
+    commit_seconds: float = setting(..., "From the call of save to the commit."),
+    step_seconds: float = setting(..., "A training step."),
+    mtbf_hours: float = setting(..., "Between failures of the job, or of a node: --nodes."),
+    nodes: int = setting(1, "Nodes of the job, each of which fails every --mtbf-hours."),
     slowdown: float = setting(0.0, "What steps take longer while a save is written; 0.03 is 3 %."),
-    restart_s: float = setting(
-        0.0, "Seconds from a failure until training goes on.", "--restart-s"
-    ),
+    restart_seconds: float = setting(0.0, "From a failure until training goes on."),
     overhead: float = setting(0.035, "The largest part of training's time that saves may take."),
     as_json: AsJson = False,
 ) -> None:
@@ -195,19 +191,20 @@ def interval(
     least of both is near sqrt(2 x cost of a save x time between failures). Two things may ask for
     more: the save before has to be committed, and saves are not to take too much of training.
 
-    `checkpoints.last` says blocked_s and commit_s (its `seconds`) of a run, and
-    `checkpoints.advice(mtbf_s)` all of this from what it measured.
+    `checkpoints.last` has the first two as blocked_s and seconds, and `checkpoints.advice(mtbf_s)`
+    says all of this from what it measured.
 
     Examples:
 
-      penstock checkpoint interval --blocked-s 2 --commit-s 40 --step-s 0.5 --mtbf-h 24
-
-      penstock checkpoint interval ... --mtbf-h 20000 --nodes 512 --restart-s 600 --slowdown 0.03
+      penstock checkpoint interval --blocked-seconds 2 --commit-seconds 40 --step-seconds 1 \
+--mtbf-hours 20000 --nodes 512 --restart-seconds 600
     """
     from ..checkpoint.interval import Costs, Failures, advise_interval
 
-    costs = Costs(blocked_s=blocked_s, commit_s=commit_s, step_s=step_s, slowdown=slowdown)
-    failures = Failures(mtbf_s=mtbf_h * 3600, nodes=nodes, restart_s=restart_s)
+    costs = Costs(
+        blocked_s=blocked_seconds, commit_s=commit_seconds, step_s=step_seconds, slowdown=slowdown
+    )
+    failures = Failures(mtbf_s=mtbf_hours * 3600, nodes=nodes, restart_s=restart_seconds)
     advice = advise_interval(costs, failures, overhead)
     if as_json:
         console.print_json(asdict(advice) | {"lost": advice.lost})

@@ -97,7 +97,7 @@ def explain_missing(module: str | None, arguments: Sequence[str]) -> str:
 _HELP = """\
 Training data from storage to accelerators.
 
-  penstock demo       show what penstock does, in about ten seconds; --folder PATH keeps the data
+  penstock demo       show what penstock does, in about ten seconds; --output PATH keeps the data
   penstock doctor     say what this machine has, and what to install for what you want to do
   penstock --version  the version
 
@@ -115,7 +115,7 @@ def run_plain(arguments: list[str], missing: str) -> int:
             return 0
         case ["demo"]:
             return 0 if show_demo(None, print_line) else 1
-        case ["demo", "--folder", folder]:
+        case ["demo", "--output" | "-o", folder]:
             return 0 if show_demo(Path(folder), print_line) else 1
         case ["demo", path]:
             show_race(path, print_line)
@@ -145,13 +145,13 @@ def show_demo(folder: Path | None, say: Callable[[str], object]) -> bool:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
-                raise UsageError(f"--folder is {folder}, which is not empty: name a new folder")
+                raise UsageError(f"--output is {folder}, which is not empty: name a new folder")
             return run_demo(folder.resolve(), say)
         except PenstockError:
             raise
         except OSError as error:
             what = f"cannot write in {folder} ({error.strerror})"
-            raise UsageError(f"{what}: give --folder with 500 MB free") from None
+            raise UsageError(f"{what}: give --output with 500 MB free") from None
 
 
 def show_race(path: str, say: Callable[[str], object]) -> None:

@@ -15,7 +15,7 @@ from ..errors import UsageError
 from . import console
 from .console import GOES_ON, explain_interrupt
 from .options import DataPath, FormatOptions, open_data, setting, takes_format_options
-from .quantities import counted, format_bytes, parse_bytes
+from .quantities import counted, format_bytes, parse_amount
 
 
 @takes_format_options
@@ -24,12 +24,16 @@ def convert(
     path: DataPath,
     destination: Annotated[str, typer.Argument(help="The folder to write, new or empty.")],
     *,
-    to: str = setting(..., "tar, tfrecord, records or lmdb."),
-    shard_bytes: str | None = setting(None, "Largest shard, such as 1GiB; 256MiB by default."),
+    to: str = setting(..., "tar, tfrecord, records or lmdb.", metavar="FORMAT"),
+    shard_bytes: str | None = setting(
+        None, "Largest shard.", metavar="SIZE", show_default="256MiB"
+    ),
     shards: int | None = setting(None, "How many shards, of as many samples."),
     shuffle: int | None = setting(None, "A seed: write the samples in the order drawn from it."),
-    name: str | None = setting(None, "Of the shards: NAME-000000.tar."),
-    field: list[str] | None = setting(None, "Write only this field; may be repeated."),
+    name: str | None = setting(None, "Of the shards: NAME-000000.tar.", metavar="NAME"),
+    field: list[str] | None = setting(
+        None, "Write only this field; may be repeated.", metavar="NAME"
+    ),
     keys: str | None = setting(None, "names, numbers or both: what samples are called."),
     raw: bool = setting(False, "TFRecord: bytes rather than tf.train.Example."),
     datum: bool = setting(False, "LMDB: Caffe's Datum, with the label."),
@@ -54,7 +58,9 @@ def convert(
 
       penstock convert "/data/train-{000..099}.tar" /fast/train --to lmdb --field jpg --datum
     """
-    started = time.monotonic()
+    started, largest = time.monotonic(), None
+    if shard_bytes is not None:
+        largest = int(parse_amount("--shard-bytes", shard_bytes, "1GiB"))
     source = open_data(path, options)
     with (
         console.show_progress(f"Writing {destination}", "samples") as progress,
@@ -64,7 +70,7 @@ def convert(
             source,
             destination,
             to=to,  # type: ignore[arg-type]
-            shard_bytes=None if shard_bytes is None else _parse_size(shard_bytes),
+            shard_bytes=largest,
             shards=shards,
             shuffle=shuffle,
             name=name,
@@ -96,13 +102,6 @@ def _describe_progress(written: int, total: int, checked: str, seconds: float) -
     return f"{start}{checked}; {seconds:.1f} s"
 
 
-def _parse_size(text: str) -> int:
-    try:
-        return int(parse_bytes(text))
-    except ValueError:
-        raise UsageError(f"--shard-bytes is {text!r}: use such as 256MiB, 1GB or 1000000") from None
-
-
 @takes_format_options
 @explain_interrupt(GOES_ON)
 def tokenize(
@@ -111,17 +110,23 @@ def tokenize(
         str, typer.Argument(help="What to write, without .bin and .idx: /fast/documents.")
     ],
     *,
-    tokenizer: str = setting(..., "A tokenizer.json, or the folder that has one."),
-    field: str | None = setting(None, "The field of text; by default text, txt or the only one."),
-    eos: str | None = setting(None, "Token that ends a document; by default the tokenizer's own."),
+    tokenizer: str = setting(..., "A tokenizer.json, or the folder that has one.", metavar="PATH"),
+    field: str | None = setting(
+        None, "The field of text.", metavar="NAME", show_default="text, txt or the only one"
+    ),
+    eos: str | None = setting(
+        None, "Token that ends a document.", metavar="TOKEN", show_default="the tokenizer's own"
+    ),
     no_eos: bool = setting(False, "No token at the ends of documents.", "--no-eos"),
-    bos: str | None = setting(None, "Token that starts a document; by default none."),
+    bos: str | None = setting(
+        None, "Token that starts a document.", metavar="TOKEN", show_default="none"
+    ),
     special: str = setting("text", "Names of special tokens in texts: as text, or as tokens."),
     broken: str = setting(
         "raise", "Broken lines and texts: raise an error, or mask them as empty."
     ),
     engine: str = setting("tokenizers", "tokenizers, or tiktoken where it is proved to be equal."),
-    workers: int | None = setting(None, "Processes that encode; by default one a core."),
+    workers: int | None = setting(None, "Processes that encode.", min=1, show_default="one a core"),
     verify: bool = setting(False, "Encode 1,000 documents again, and compare.", "--verify"),
     force: bool = setting(False, "Replace other tokens of this command.", "--force"),
     options: FormatOptions,

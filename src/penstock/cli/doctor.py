@@ -36,18 +36,20 @@ def doctor(
     path: Annotated[
         str | None,
         typer.Argument(
-            help="Data of any format that is read, or an empty folder for it; by default none: "
-            "what the machine has, and what there is to install."
+            help="Data of any format that is read, or an empty folder for it; without it, what the "
+            "machine has and what there is to install."
         ),
     ] = None,
     *,
     step_seconds: float | None = setting(
-        None, "Seconds that a rank computes on a batch: says whether data keeps up."
+        None, "What a rank computes on a batch: says whether data keeps up."
     ),
     batch_size: int = setting(256, "Samples of a step of one rank.", min=1),
     ranks: int = setting(1, "Ranks on this host.", min=1),
     decode: str | None = setting(
-        None, "module:function, as Loader(decode=) takes it: timed in place of penstock.images."
+        None,
+        "module:function, as Loader(decode=) takes it: timed in place of penstock.images.",
+        metavar="FUNCTION",
     ),
     write: bool = setting(False, "Time writing, by a temporary file in the data's folder."),
     options: FormatOptions,
@@ -194,13 +196,13 @@ def _show_verdict(heading: str, roofline: Roofline) -> None:
 # -- demo ------------------------------------------------------------------------------------------
 
 
-@explain_interrupt("the data were removed, unless --folder keeps them: name another folder then")
+@explain_interrupt("the data were removed, unless --output keeps them: name another folder then")
 def demo(
     path: Annotated[
         str | None, typer.Argument(help="A folder of your images: race over them instead.")
     ] = None,
-    folder: Path | None = setting(
-        None, "Empty or new folder for the data, which is kept; else none is kept."
+    output: Path | None = setting(
+        None, "Keep the data in this folder, empty or new.", "--output", "-o"
     ),
 ) -> None:
     """Show what penstock does: an exact shuffle, kill -9 and an exact resume, a race.
@@ -213,11 +215,11 @@ def demo(
 
       penstock demo
 
-      penstock demo --folder /data/penstock-demo
+      penstock demo --output /data/penstock-demo
 
       penstock demo ~/pictures
     """
     if path is not None:
         show_race(path, console.show_line)
-    elif not show_demo(folder, console.show_line):
+    elif not show_demo(output, console.show_line):
         raise typer.Exit(1)

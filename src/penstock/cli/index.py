@@ -40,7 +40,9 @@ def index(
     positions: bool = setting(
         False, "Decode all JPEG images once, and save where the rows of their blocks start."
     ),
-    field: str | None = setting(None, "The field that has the images, for --positions."),
+    field: str | None = setting(
+        None, "The field that has the images, for --positions.", metavar="NAME"
+    ),
 ) -> None:
     """Find the samples of a data set and save where they are, beside the data.
 
@@ -113,12 +115,15 @@ def lengths(
         ...,
         "bytes; tokens (numbers of a list); duration (milliseconds of WAV or FLAC); or "
         "module:function of a sample.",
+        metavar="RULE",
     ),
-    field: str | None = setting(None, "The field with the text or sound."),
+    field: str | None = setting(None, "The field with the text or sound.", metavar="NAME"),
     tokenizer: str | None = setting(
-        None, "A tokenizer.json, or the folder that has one, for tokens of texts."
+        None, "A tokenizer.json, or the folder that has one, for tokens of texts.", metavar="PATH"
     ),
-    processes: int | None = setting(None, "How many measure; by default one for each core."),
+    workers: int | None = setting(
+        None, "Processes that measure.", min=1, show_default="one a core"
+    ),
     force: bool = setting(False, "Measure again what is there."),
     options: FormatOptions,
 ) -> None:
@@ -131,7 +136,7 @@ def lengths(
 
       penstock lengths /data/corpus --by bytes
 
-      penstock lengths "/data/text-*.jsonl" --by tokens --tokenizer tokenizer.json -o fields=text
+      penstock lengths "/data/text-*.jsonl" --by tokens --tokenizer tokenizer.json --field text
 
       penstock lengths /data/corpus --by mytrain.data:count_tokens
 
@@ -146,7 +151,7 @@ def lengths(
             rule,
             field=field,
             tokenizer=tokenizer,
-            processes=processes,
+            processes=workers,
             force=force,
             progress=progress,
         )

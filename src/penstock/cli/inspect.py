@@ -257,8 +257,9 @@ def _show_labels(index: Index) -> None:
     if not counts:
         console.show("labels: none")
         return
-    sizes = [n for _, n in counts]
-    console.show(f"\nlabels: {len(counts):,}, each with {min(sizes):,} to {max(sizes):,} samples")
+    least, most = min(n for _, n in counts), max(n for _, n in counts)
+    samples = counted(least, "sample") if least == most else f"{least:,} to {most:,} samples"
+    console.show(f"\nlabels: {len(counts):,}, each with {samples}")
     for name, n in counts[:_SHOWN]:
         console.show(f"{n:>10,} {console.escape(name)}")
     if len(counts) > _SHOWN:

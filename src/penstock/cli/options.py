@@ -16,6 +16,7 @@ import typer
 from ..errors import SidecarError, UsageError
 from . import console
 from .app import complete_names
+from .quantities import parse_amount
 
 if TYPE_CHECKING:
     from ..dataset.dataset import Dataset
@@ -33,10 +34,16 @@ def setting(default: Any, help: str, *names: str, **settings: Any) -> Any:
 
 AsJson = Annotated[bool, option("Print one JSON object.", "--json")]
 
-Socket = Annotated[str | None, option("Socket of the broker, instead of the usual one.")]
+Socket = Annotated[
+    str | None, option("Socket of the broker.", metavar="PATH", show_default="the usual one")
+]
 DataPath = Annotated[
     str,
-    typer.Argument(help="A folder, a list of files, a file of records, an .npy file, a pattern."),
+    typer.Argument(
+        help="A folder, a file, a pattern or a list of them: images, shards (tar, TFRecord, MDS, "
+        "...), Parquet, HDF5, Zarr, JSON lines, records, arrays; also at s3://, gs://, az://, "
+        "https:// and hf://."
+    ),
 ]
 
 
@@ -55,26 +62,25 @@ FormatOptions = dict[str, Any]
 _FORMAT_OPTIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "format": (
         str | None,
-        "A name that `penstock formats` lists; by default as detected.",
-        {"autocompletion": _complete_format},
+        "A name that `penstock formats` lists.",
+        {"autocompletion": _complete_format, "metavar": "NAME", "show_default": "as detected"},
     ),
-    "record_bytes": (int | None, "Size of one record.", {}),
-    "header_bytes": (int | None, "Bytes to skip at the start of each file.", {}),
+    "record_bytes": (str | None, "Size of one record.", {"metavar": "SIZE"}),
+    "header_bytes": (str | None, "What to skip at the start of each file.", {"metavar": "SIZE"}),
     "dtype": (str | None, "Number type of a record, such as float32.", {}),
     "shape": (str | None, "Shape of a record, such as 3,32,32.", {}),
     "extension": (list[str] | None, "Count only such files of a folder; may be repeated.", {}),
     "option": (
         list[str] | None,
-        "Any option of the format, as NAME=VALUE; may be repeated.",
-        {"param_decls": ("--option", "-o")},
+        "Any option of the format; may be repeated.",
+        {"metavar": "NAME=VALUE"},
     ),
 }
 
 
 def _make_parameter(name: str) -> inspect.Parameter:
     kind, help, settings = _FORMAT_OPTIONS[name]
-    names = settings.pop("param_decls", ())
-    annotation = option(help, *names, rich_help_panel="How the data is read", **settings)
+    annotation = option(help, rich_help_panel="How the data is read", **settings)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, annotation]
     )
@@ -104,6 +110,9 @@ def _collect_options(given: dict[str, Any]) -> FormatOptions:
     """Rename and parse the options that were given."""
     given["extensions"], pairs = given.pop("extension"), given.pop("option")
     options = {name: value for name, value in given.items() if value not in (None, [])}
+    for name in {"record_bytes", "header_bytes"} & options.keys():
+        option = f"--{name.replace('_', '-')}"
+        options[name] = int(parse_amount(option, options[name], "3073 or 4KiB"))
     if "shape" in options:
         options["shape"] = _parse_shape(options["shape"])
     for pair in pairs or ():

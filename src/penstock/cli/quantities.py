@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+from ..errors import UsageError
+
 _PREFIXES = "kMGTP"
 
 
@@ -20,6 +22,16 @@ def parse_bytes(text: str) -> float:
         raise ValueError("use a number of bytes or a text such as 200GB or 4GiB/s")
     power = 0 if match[2] is None else 1 + _PREFIXES.upper().index(match[2].upper())
     return float(match[1]) * float((1024 if match[3] else 1000) ** power)
+
+
+def parse_amount(option: str, text: str, example: str) -> float:
+    """Parse the size or the rate of an option; only one that speaks of bytes goes without unit."""
+    try:
+        if "bytes" in option or re.search(r"[kMGTPB]", text, re.IGNORECASE):
+            return parse_bytes(text)
+    except ValueError:
+        pass
+    raise UsageError(f"{option} is {text!r}: use a unit, as in {example}")
 
 
 def format_bytes(count: float) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from penstock.cli import LazyCommand, complete_names, make_app
 
 _SUMMARIES = {
+    "list": "List the workloads that come along: what each reads, and how long a run takes at "
+    "least.",
     "generate": "Write the data of a workload, or what is missing of it.",
     "run": "Run a workload of DLIO or MLPerf Storage, with one loader or several, and say what is "
     "slow.",
@@ -18,7 +20,9 @@ app = make_app(
 
     Examples:
 
-      penstock bench run unet3d_h100 ++workload.dataset.data_folder=/data/unet3d
+      penstock bench list
+
+      penstock bench run default --generate ++workload.train.epochs=2
 
       penstock bench compare monday/record.json friday/record.json
     """,

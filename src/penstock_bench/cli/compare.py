@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import check_writable, console, explain_interrupt, write_text
+from penstock.cli import AsJson, check_writable, console, explain_interrupt, setting, write_text
 from penstock.errors import UsageError
 
 from ..page.files import write_page
@@ -21,16 +22,16 @@ def compare(
     results: Annotated[
         list[Path],
         typer.Argument(
-            help="record.json of runs, folders that hold one, or folders of DLIO with summary.json."
+            help="record.json of runs, folders that hold one, or folders of DLIO with "
+            "summary.json; of --repeat's runs, NAME for NAME-1, NAME-2 and so on.",
+            metavar="PATHS",
         ),
     ],
-    html: Annotated[
-        Path | None, typer.Option(help="Write the page of these results beside each other, too.")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option(help="Compare what is not alike, such as other workloads or ranks.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    output: Path | None = setting(
+        None, "Write the page of these results beside each other, too.", "--output", "-o"
+    ),
+    force: bool = setting(False, "Compare what is not alike, such as other workloads or ranks."),
+    as_json: AsJson = False,
 ) -> None:
     """Compare results: each figure, its ratio to the first, and whether that is more than noise.
 
@@ -42,7 +43,7 @@ def compare(
 
       penstock bench compare monday/record.json friday/record.json
 
-      penstock bench compare results/penstock results/dlio --html both.html
+      penstock bench compare results/penstock results/dlio --output both.html
 
       penstock bench compare monday friday --json | jq '.metrics[] | {name, verdicts}'
     """
@@ -50,7 +51,8 @@ def compare(
     from ..results import recorded, report
     from ..results.dlio import read_record
 
-    check_writable(html)
+    check_writable(output)
+    results = [run for path in results for run in _list_repeats(path)]
     values = [read_record(path) for path in results]
     records = recorded.records(values, [str(path) for path in results])
     runs = [run for record in records for run in record.runs]
@@ -84,9 +86,19 @@ def compare(
         for place in range(1, len(runs)):
             _show_comparison(rows, runs[0].label, runs[place].label, place)
         console.show(console.escape(comparing.basis(runs)))
-    if html is not None:
+    if output is not None:
         page = report.render_page(values, [str(path) for path in results])
-        (write_text if as_json else write_page)(html, page)  # nothing is printed beside the JSON
+        (write_text if as_json else write_page)(output, page)  # nothing is printed beside the JSON
+
+
+def _list_repeats(path: Path) -> list[Path]:
+    """List the runs of --repeat that a path without their numbers names, else the path itself."""
+    if path.exists():
+        return [path]
+    named = re.compile(rf"{re.escape(path.name)}-(\d+)")
+    turns = [(run, named.fullmatch(run.name)) for run in path.parent.glob("*-*")]
+    repeats = {int(turn[1]): run for run, turn in turns if turn}
+    return [repeats[turn] for turn in sorted(repeats)] or [path]
 
 
 def _show_comparison(rows: Any, first: str, other: str, place: int) -> None:

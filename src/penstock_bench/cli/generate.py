@@ -10,7 +10,7 @@ import typer
 
 from penstock import limits
 from penstock.arguments import check_choice
-from penstock.cli import GOES_ON, console, explain_interrupt
+from penstock.cli import GOES_ON, console, explain_interrupt, setting
 from penstock.errors import UsageError
 from penstock.ranks import detect
 
@@ -28,7 +28,7 @@ def generate(
     workload: Annotated[
         str,
         typer.Argument(
-            help="A name of a workload, or the path of a .yaml file of DLIO.",
+            help="A name that `penstock bench list` shows, or the path of a .yaml file of DLIO.",
             autocompletion=complete_workload,
         ),
     ],
@@ -36,21 +36,19 @@ def generate(
         list[str] | None,
         typer.Argument(help="As DLIO takes them: ++workload.dataset.num_files_train=100."),
     ] = None,
-    part: Annotated[str, typer.Option(help=f"{', '.join(PARTS)}, or all.")] = "all",
-    contents: Annotated[str, typer.Option(help=f"One of {', '.join(KINDS)}.")] = "random",
-    sizes: Annotated[
-        str,
-        typer.Option(help=f"One of {', '.join(MODELS)}, or a file with a size on each line."),
-    ] = "normal",
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of sizes and contents.")] = 10,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="That write. (default: two a core, 16 at most)")
-    ] = None,
-    force: Annotated[bool, typer.Option(help="Replace other data that is there.")] = False,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", help=f"Generate more than {limits.generated_bytes_max / 1e9:g} GB."),
-    ] = False,
+    part: str = setting("all", f"{', '.join(PARTS)}, or all.", metavar="NAME"),
+    contents: str = setting("random", f"One of {', '.join(KINDS)}.", metavar="NAME"),
+    sizes: str = setting(
+        "normal", f"One of {', '.join(MODELS)}, or a file with a size on each line.", metavar="NAME"
+    ),
+    seed: int = setting(10, "Of sizes and contents.", min=0, max=2**63 - 1),
+    workers: int | None = setting(
+        None, "Threads that write.", min=1, show_default="two a core, 16 at most"
+    ),
+    force: bool = setting(False, "Replace other data that is there."),
+    yes: bool = setting(
+        False, f"Generate more than {limits.generated_bytes_max / 1e9:g} GB.", "--yes"
+    ),
 ) -> None:
     """Write the data of a workload, or what is missing of it.
 
@@ -80,7 +78,7 @@ def generate(
         seed=seed,
         sizes=sizes if sizes in MODELS else read_sizes(sizes),
         kind=contents,
-        threads=threads,
+        threads=workers,
         force=force,
     )
     rate = result.written_bytes / max(result.seconds, 1e-9) / 1e6

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from penstock.cli import console, explain_interrupt
+from penstock.cli import AsJson, console, explain_interrupt, setting
 from penstock.errors import UsageError
 
 from ..page.quantities import latency
@@ -22,35 +20,24 @@ if TYPE_CHECKING:
 @explain_interrupt("files that --synthesize made stay, and the same command uses them")
 def replay(
     paths: Traces,
-    speed: Annotated[
-        str,
-        typer.Option(
-            help="recorded: pauses between a thread's reads as in the job; 2x: half as long; max:"
-            " none."
-        ),
-    ] = "recorded",
-    root: Annotated[
-        list[str] | None,
-        typer.Option(help="FROM=TO: files below FROM are below TO here; may be repeated."),
-    ] = None,
-    synthesize: Annotated[
-        str | None,
-        typer.Option(help="Make files of the same sizes in this folder, and read those."),
-    ] = None,
-    sparse: Annotated[
-        bool, typer.Option(help="With --synthesize: files without data; no device is read.")
-    ] = False,
-    cache: Annotated[
-        str,
-        typer.Option(
-            help="The page cache before each replay: cold (files are put out of it), warm (read"
-            " before), or as-is."
-        ),
-    ] = "cold",
-    by: Annotated[
-        str, typer.Option(help="pread: as the job did; penstock: by its engine; both.")
-    ] = "both",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    speed: str = setting(
+        "recorded",
+        "recorded: pauses between a thread's reads as in the job; 2x: half as long; max: none.",
+    ),
+    root: list[str] | None = setting(
+        None, "FROM=TO: files below FROM are below TO here; may be repeated."
+    ),
+    synthesize: str | None = setting(
+        None, "Make files of the same sizes in this folder, and read those."
+    ),
+    sparse: bool = setting(False, "With --synthesize: files without data; no device is read."),
+    cache: str = setting(
+        "cold",
+        "The page cache before each replay: cold (files are put out of it), warm (read"
+        " before), or as-is.",
+    ),
+    by: str = setting("both", "pread: as the job did; penstock: by its engine; both."),
+    as_json: AsJson = False,
 ) -> None:
     """Do a recorded job's reads again: here, elsewhere, faster, and by penstock.
 

@@ -20,8 +20,8 @@ import typer
 
 from penstock import limits
 from penstock.arguments import check_choice
-from penstock.cli import explain_interrupt
-from penstock.errors import PenstockError, UsageError
+from penstock.cli import explain_interrupt, setting
+from penstock.errors import MissingError, PenstockError, UsageError
 
 from .bench import complete_loader, complete_workload
 
@@ -42,7 +42,7 @@ def run(
     workload: Annotated[
         str,
         typer.Argument(
-            help="A name of a workload, or the path of a .yaml file of DLIO.",
+            help="A name that `penstock bench list` shows, or the path of a .yaml file of DLIO.",
             autocompletion=complete_workload,
         ),
     ],
@@ -50,78 +50,66 @@ def run(
         list[str] | None,
         typer.Argument(help="Such as ++workload.reader.batch_size=8, as DLIO takes them."),
     ] = None,
-    loader: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="penstock, torch, grain, litdata, webdataset, spdl, ffcv, none (no reading), "
-            "or module:function for your own; repeatable. (default: penstock)",
-            autocompletion=complete_loader,
-        ),
-    ] = None,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Emulated accelerators, where no mpiexec or torchrun starts them."
-        ),
-    ] = None,
-    compat: Annotated[
-        bool, typer.Option("--compat", help="As DLIO does: its order of samples, its leniency.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the results. (default: bench-results/NAME/TIME)")
-    ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Compare the checksum of each sample with what is on disk."),
-    ] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Steps of an epoch at most, for a first look.")
-    ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Times that each loader runs, in turn.")] = 1,
-    stage: Annotated[
-        Path | None,
-        typer.Option(help="Copy the data to a folder here first; that is timed and removed again."),
-    ] = None,
-    cache: Annotated[
-        str | None,
-        typer.Option(
-            help="The page cache before each loader: cold (data and copies put out of it), warm "
-            "(read once) or as-is. (default: cold with several loaders or --repeat, else as-is)"
-        ),
-    ] = None,
-    writer: Annotated[
-        str,
-        typer.Option(
-            help="What saves checkpoints: torch, numpy, penstock, or module:name for your own. "
-            "(default: torch where it is installed)"
-        ),
-    ] = "auto",
-    scale: Annotated[
-        float, typer.Option(help="Shrink the tensors of checkpoints; the record says so.")
-    ] = 1.0,
-    control: Annotated[
-        bool, typer.Option(help="Also take the steps without reading: what could be reached.")
-    ] = True,
-    verdict: Annotated[
-        bool, typer.Option(help="Measure the machine afterwards (3 s) and say what binds.")
-    ] = True,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", help=f"Generate more than {limits.generated_bytes_max / 1e9:g} GB."),
-    ] = False,
+    loader: list[str] | None = setting(
+        None,
+        "penstock, torch, grain, litdata, webdataset, spdl, ffcv, none (no reading), "
+        "or module:function for your own; may be repeated.",
+        metavar="NAME",
+        show_default="penstock",
+        autocompletion=complete_loader,
+    ),
+    ranks: int | None = setting(
+        None, "Emulated accelerators, where no mpiexec or torchrun starts them.", min=1
+    ),
+    compat: bool = setting(False, "As DLIO does: its order of samples, its leniency.", "--compat"),
+    output: Path | None = setting(
+        None, "Folder of the results.", "--output", "-o", show_default="bench-results/NAME/TIME"
+    ),
+    verify: bool = setting(
+        False, "Compare the checksum of each sample with what is on disk.", "--verify"
+    ),
+    limit: int | None = setting(None, "Steps of an epoch at most, for a first look.", min=1),
+    repeat: int = setting(1, "Times that each loader runs, in turn.", min=1),
+    stage: Path | None = setting(
+        None, "Copy the data to a folder here first; that is timed and removed again."
+    ),
+    cache: str | None = setting(
+        None,
+        "The page cache before each loader: cold (data and copies put out of it), warm "
+        "(read once) or as-is.",
+        metavar="STATE",
+        show_default="cold with several loaders or --repeat, else as-is",
+    ),
+    writer: str = setting(
+        "auto",
+        "What saves checkpoints: torch, numpy, penstock, or module:name for your own.",
+        metavar="NAME",
+        show_default="torch where it is installed, else numpy",
+    ),
+    scale: float = setting(1.0, "Shrink the tensors of checkpoints; the record says so."),
+    control: bool = setting(True, "Also take the steps without reading: what could be reached."),
+    verdict: bool = setting(True, "Measure the machine afterwards (3 s) and say what binds."),
+    generate: bool = setting(
+        False, "Write the data first, or what is missing of it.", "--generate"
+    ),
+    yes: bool = setting(
+        False, f"With --generate: also more than {limits.generated_bytes_max / 1e9:g} GB.", "--yes"
+    ),
 ) -> None:
     """Run a workload of DLIO or MLPerf Storage, with one loader or several, and say what is slow.
 
     Each step waits for a batch, "computes" as long as the workload says, and meets the other ranks.
     Utilisation is given as it is (raw), as it would be without reading (ceiling), and as their
-    quotient (net). Files as DLIO writes them and record.json are in the folder of results.
+    quotient (net). The folder of results has a page (report.html), record.json and DLIO's files.
 
     Your own loader is any function in a module here that returns batches. It is given what it
     takes by name: path, batch_size, rank, world_size, seed and epochs.
 
     Examples:
 
-      penstock bench run unet3d_h100 ++workload.dataset.data_folder=/data/unet3d
+      penstock bench run default --generate ++workload.train.epochs=2
+
+      penstock bench run unet3d_h100 --generate --yes ++workload.dataset.data_folder=/data/unet3d
 
       penstock bench run mine.yaml --loader penstock --loader torch --ranks 4
 
@@ -129,16 +117,16 @@ def run(
     """
 
     from ..contenders import check
-    from ..workload import read_workload
+    from ..workload import hide_secrets, read_workload
 
     started, load_before = time.time(), os.getloadavg()
     texts, warnings = overrides or [], list[str]()
     asked = read_workload(workload, texts, compat=compat, warn=warnings.append)
     for warning in warnings:
         print(f"penstock: warning: {warning}", file=sys.stderr)
-    for option, folder in (("--out", out), ("--stage", stage)):
-        if folder is not None and re.match(r"\w+:/", str(folder)):  # a Path has made // to /
-            raise UsageError(f"{option} is {folder}: that is a URL: give a folder")
+    for option, path in (("--output", output), ("--stage", stage)):
+        if path is not None and re.match(r"\w+:/", str(path)):  # a Path has made // to /
+            raise UsageError(f"{option} is {path}: that is a URL: give a folder")
     names = loader or ["penstock"]
     if cache is not None:
         check_choice("--cache", cache, ("cold", "warm", "as-is"))
@@ -146,13 +134,20 @@ def run(
     cached = cache or ("cold" if len(names) * repeat > 1 else "as-is")
     for name in names:
         check(name, asked.dataset.format)
+    if generate:
+        asked = replace(asked, workflow=replace(asked.workflow, generate_data=True))
     _run_before_ranks(partial(_generate_parts, asked, yes))
-    results = _Results(out or _choose_folder(asked, started, compat), texts, started, load_before)
+    folder = output or _choose_folder(asked, started, compat)
+    results = _Results(folder, texts, started, load_before)
     if not asked.workflow.train:
         if asked.workflow.checkpoint:
             results.checkpoints(asked, ranks, compat, verify=verify, writer=writer, scale=scale)
         return
-    job = _run_before_ranks(lambda _: _make_job(asked, compat, verify))
+    try:
+        job = _run_before_ranks(lambda _: _make_job(asked, compat, verify))
+    except MissingError as error:
+        command = shlex.join(["penstock", "bench", "generate", workload, *hide_secrets(texts)])
+        raise MissingError(f"{error}: {command}") from None
     job = replace(job, limit=limit, control=control, stage=None if stage is None else str(stage))
     job = replace(job, writer=writer, scale=scale, cold=cached == "cold")
     from .replay import prepare_page_cache
@@ -263,7 +258,7 @@ class _Results:
     def _storing(self) -> AbstractContextManager[None]:
         from penstock.engine import storage_errors
 
-        return storage_errors(str(self._folder), "run it again, or give another folder (--out)")
+        return storage_errors(str(self._folder), "run it again, or give another folder (--output)")
 
     def measure(self, job: BenchJob, ranks: int | None, turn: int) -> None:
         """Run a loader; on the first rank, keep what was measured."""
@@ -303,16 +298,14 @@ class _Results:
         run = {"loader": "checkpoints", "epochs": [], **measured}
         folder = workload.checkpoint.checkpoint_folder
         seed = workload.train.seed
-        path = self._record(
+        self._record(
             workload, folder, runs=[run], compat=compat, seed=seed, ranks=count, hosts=hosts
         )
-        console.show(f"results: {console.escape(str(path))}")
 
     def write(self, verdict: bool) -> None:
         """Show what was found; write record.json and the files that DLIO leaves."""
         if not self._runs:
             return
-        from penstock.cli import console
 
         from ..results import dlio
         from ..workload import as_dict, parse_overrides
@@ -324,7 +317,7 @@ class _Results:
         # Shown first: it is not lost where it cannot be written.
         _show_runs(job.workload.model.name, len(walks), self._runs)
         first, ranks = walks[0], len(walks)
-        path = self._record(
+        self._record(
             job.workload, where, runs=self._runs, compat=job.compat, seed=first.seed, ranks=ranks,
             hosts=first.hosts,
         )  # fmt: skip
@@ -343,7 +336,6 @@ class _Results:
                     overrides=self._list_overrides(),
                     subfolder=parse_overrides(self._overrides).subfolder,
                 )
-        console.show(f"results: {console.escape(str(path))}")
 
     def _judge(self, job: BenchJob, ranks: int) -> None:
         """Add to each run the resource that binds it, if that can be measured."""
@@ -359,10 +351,16 @@ class _Results:
         except PenstockError as error:
             console.say(f"no verdict: {error}")
 
-    def _record(self, workload: DlioWorkload, where: str, **found: Any) -> Path:
-        """Write the record and the page. found: runs, compat, seed, ranks and hosts, to record."""
+    def _record(self, workload: DlioWorkload, where: str, **found: Any) -> None:
+        """Say what the results mean, and write the record and the page.
+
+        found: runs, compat, seed, ranks and hosts, to record.
+        """
+        from penstock.cli import console
+
         from ..results.record import make_record, write_record, write_text
-        from ..results.report import render_page
+        from ..results.recorded import records
+        from ..results.report import conclude, render_page
         from ..workload import as_dict, hide_secrets
 
         about = {
@@ -373,10 +371,15 @@ class _Results:
             "ended": time.time(),
         }
         values = make_record(about | found, where, self._load)
+        headline = conclude(records([values]))
+        for sentence in (*headline.said, *headline.advice, *headline.cautions):
+            console.show(f"- {console.escape(sentence)}")
         with self._storing():
             path = write_record(self._folder, values)
-            write_text(path.with_name("report.html"), render_page([values]))
-        return path
+            page = path.with_name("report.html")
+            write_text(page, render_page([values]))
+        console.show(f"page: {console.escape(str(page))}")
+        console.show(f"results: {console.escape(str(path))}")
 
     def _list_overrides(self) -> list[str]:
         """Overrides of the workload, as they may be written."""
@@ -399,8 +402,6 @@ def _show_runs(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
     for line in (line for line in columns[0] if any(column[line] for column in columns)):
         table.add_row(line, *(column[line] for column in columns))
     console.out.print(table)
-    for sentence in runs[0].get("roofline", {}).get("advice", ()):
-        console.show(f"- {console.escape(sentence)}")
 
 
 def _format_runs(runs: list[dict[str, Any]]) -> dict[str, str]:
@@ -414,19 +415,19 @@ def _format_runs(runs: list[dict[str, Any]]) -> dict[str, str]:
     low, high = interval([repeat["samples_per_s"] for repeat in runs])
     return {
         "samples/s": f"{run['samples_per_s']:,.1f}",
-        "95 % of runs' means": f"{low:,.1f} to {high:,.1f}" if len(runs) > 1 else "",
+        "95 % of repeats": f"{low:,.1f} to {high:,.1f}" if len(runs) > 1 else "",
         "bytes/s": f"{console.format_bytes(run['bytes_per_s'])}/s",
-        "utilisation, %": _percent(au["raw"]),
-        "without reading, %": _percent(au["ceiling"]),
-        "of that, %": _percent(au["net"]),
-        "waits for storage, %": _percent(shares["storage_wait"]),
-        "waits for ranks, %": _percent(shares["barrier"]),
-        "else, %": _percent(shares["other"]),
-        "a batch: median, ms": f"{1e3 * waits['p50']:,.2f}",
-        "99th percentile, ms": f"{1e3 * waits['p99']:,.2f}",
-        "start, s": f"{run['startup_s'] + run['first_batch_s']:,.2f}",
-        "staging, s": f"{run['staging_s']:,.2f}",
-        "CPU s/1000 samples": f"{run['cpu_s_per_1000'] or 0:,.2f}",
+        "accelerators compute, % of time": _percent(au["raw"]),
+        "the same without reading, %": _percent(au["ceiling"]),
+        "share of that which is reached, %": _percent(au["net"]),
+        "waiting for data, % of time": _percent(shares["storage_wait"]),
+        "waiting for other ranks, %": _percent(shares["barrier"]),
+        "other work between steps, %": _percent(shares["other"]),
+        "wait for a batch, median, ms": f"{1e3 * waits['p50']:,.2f}",
+        "wait for a batch, 99th percentile, ms": f"{1e3 * waits['p99']:,.2f}",
+        "from start to first batch, s": f"{run['startup_s'] + run['first_batch_s']:,.2f}",
+        "copying or converting first, s": f"{run['staging_s']:,.2f}",
+        "CPU seconds for 1,000 samples": f"{run['cpu_s_per_1000'] or 0:,.2f}",
     }
 
 

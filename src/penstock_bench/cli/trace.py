@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli import HelpedCommand, HelpedGroup, check_writable, console, explain_interrupt
+from penstock.cli import (
+    AsJson,
+    HelpedCommand,
+    HelpedGroup,
+    check_writable,
+    console,
+    explain_interrupt,
+)
 from penstock.cli.quantities import counted
 from penstock.errors import UsageError
 
@@ -134,7 +141,7 @@ def import_(
 @explain_interrupt()
 def show(
     paths: Traces,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what a trace holds: how much was read, again, how large, when, in which order.
 

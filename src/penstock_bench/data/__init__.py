@@ -81,7 +81,7 @@ def find_paths(data: DatasetSpec, part: str, root: str = "./") -> list[str]:
         key = "num_files_train" if part == "train" else "num_files_eval"
         raise MissingError(
             f"{wanted:,} files expected, {len(paths):,} found in {folder} (format {data.format}): "
-            f"generate them (penstock bench generate), or lower dataset.{key}"
+            f"lower dataset.{key}, or generate them"
         )
     paths.sort(key=os.path.basename)
     return [os.path.join(folder, name) for name in paths[:wanted]]
@@ -98,8 +98,8 @@ def _list_folder(folder: str) -> tuple[list[str], list[str]]:
                     (folders if entry.is_dir() else names).append(entry.name)
     except (FileNotFoundError, NotADirectoryError):
         raise MissingError(
-            f"{folder} is not there: generate the data (penstock bench generate), or check "
-            f"dataset.data_folder and storage.storage_root"
+            f"{folder} is not there: check dataset.data_folder and storage.storage_root, or "
+            f"generate the data"
         ) from None
     return sorted(folders), sorted(names)
 

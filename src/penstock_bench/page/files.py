@@ -1,37 +1,43 @@
-"""Files that commands write: pages, and results as JSON."""
+"""Files that commands write, and the results alone on standard output."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.cli import console
-
-_WRITTEN = {"--html", "--json", "--csv", "--write"}
-"""Options for files that commands write."""
-_STANDARD_OUTPUT = Path("-")
+from penstock.errors import UsageError
 
 
 def repeat_command() -> str:
-    """Return the command line that repeats this one, without the files that it writes."""
+    """Return the command line that repeats this one, without what it writes and prints."""
     words, is_path = ["penstock"], False
     for word in sys.argv[1:]:
-        if not is_path and word.partition("=")[0] not in _WRITTEN:
-            words.append(word)
-        is_path = not is_path and word in _WRITTEN
+        if not is_path and word not in ("--output", "-o", "--json"):
+            words += [] if word.startswith(("--output=", "-o")) else [word]
+        is_path = not is_path and word in ("--output", "-o")
     return shlex.join(words)
 
 
+def sort_outputs(outputs: Sequence[Path] | None, *endings: str) -> list[Path | None]:
+    """Return the path of each ending that --output gives, after a check that it can be written."""
+    paths: dict[str, Path] = {}
+    for path in outputs or ():
+        if path.suffix not in endings or path.suffix in paths:
+            wanted = " and ".join(f"one file {ending}" for ending in endings)
+            raise UsageError(f"--output is {', '.join(map(str, outputs or ()))}: give {wanted}")
+        paths[path.suffix] = path
+    console.check_writable(*paths.values())
+    return [paths.get(ending) for ending in endings]
+
+
 @contextmanager
-def results_alone(path: Path | None) -> Iterator[None]:
-    """Keep all other output from standard output if `write_results` writes to it."""
-    if path != _STANDARD_OUTPUT:
-        console.check_writable(path)
-    before, console.out.stderr = console.out.stderr, path == _STANDARD_OUTPUT
+def results_alone(as_json: bool) -> Iterator[None]:
+    """Keep all other output from standard output if `write_results` prints there."""
+    before, console.out.stderr = console.out.stderr, as_json
     try:
         yield
     finally:
@@ -42,15 +48,3 @@ def write_page(path: Path, text: str) -> None:
     """Write a page, and show its path."""
     console.write_text(path, text)
     console.show(f"page: {console.escape(str(path))}")
-
-
-def write_results(path: Path | None, values: object) -> None:
-    """Write values as JSON to a path, and show it; "-" is standard output."""
-    if path is None:
-        return
-    text = json.dumps(values, indent=1) + "\n"
-    if path == _STANDARD_OUTPUT:
-        sys.stdout.write(text)
-    else:
-        console.write_text(path, text)
-        console.show(f"results: {console.escape(str(path))}")

@@ -242,11 +242,11 @@ def records(values: Sequence[Values], names: Sequence[str] = ()) -> tuple[Record
         runs = []
         for run in record["runs"]:
             loader = str(run.get("loader", "?"))
-            label = loader if loaders.count(loader) == 1 else f"{loader} ({name})"
-            plain, count = label, 1
+            plain = loader if len(values) == 1 else f"{loader} ({name})"
+            label, count = plain if loaders.count(loader) > 1 and len(values) > 1 else loader, 1
             while label in taken:
                 count += 1
-                label = f"{plain} #{count}"
+                label = f"{plain}, run {count}"
             taken.add(label)
             epochs = enumerate(_mappings(run, "epochs"), start=1)
             recorded = tuple(_make_epoch(epoch, number) for number, epoch in epochs)

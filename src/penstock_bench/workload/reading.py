@@ -99,6 +99,12 @@ def preset_names() -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
+def describe_preset(name: str) -> str:
+    """Return the sentence in which a workload of `preset_names` is described."""
+    text: str = (_presets / f"{name}.yaml").read_text(encoding="utf-8")
+    return text.partition("\n")[0].removeprefix("# ")
+
+
 def as_dict(workload: DlioWorkload) -> dict[str, Any]:
     """Write a workload as the sections of a file, every key but access keys, in types of JSON.
 

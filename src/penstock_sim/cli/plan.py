@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import check_writable, console, explain_interrupt, replace_file
-from penstock.cli.quantities import duration, number
+from penstock.cli import AsJson, console, explain_interrupt, replace_file, setting
+from penstock.cli.quantities import duration, number, parse_amount
 from penstock.errors import UsageError
-from penstock_bench.page.files import repeat_command, results_alone, write_page, write_results
+from penstock_bench.page.files import repeat_command, results_alone, sort_outputs, write_page
 from penstock_bench.page.quantities import brief, size
 
 from .simulate import choose_page_path, complete_scenario
@@ -28,41 +28,41 @@ def plan(
             autocompletion=complete_scenario,
         ),
     ],
-    epoch_s: Annotated[
-        float, typer.Option("--epoch-s", help="Seconds that an epoch after the first may take.")
-    ],
-    prices: Annotated[
-        str | None,
-        typer.Option(
-            help="Of a node, a GB of cache on one, a GB/s of storage, in any currency, such as "
-            "node=9000,cache_gb=4,storage_gb_s=20000. (default: node=1, others nothing)"
-        ),
-    ] = None,
-    nodes: Annotated[
-        str | None,
-        typer.Option(help="From:to, such as 4:512. (default: an eighth to 8 times the scenario's)"),
-    ] = None,
-    cache_mb: Annotated[
-        str | None,
-        typer.Option(help="Of each node, all tiers together, from:to; none at all, too."),
-    ] = None,
-    storage_mb_s: Annotated[
-        str | None,
-        typer.Option(help="That storage gives to the scenario's number of nodes, from:to."),
-    ] = None,
-    settings: Annotated[
-        int, typer.Option(help="How many settings to work out, at most about so many.")
-    ] = 1_000_000,
-    html: Annotated[
-        Path | None, typer.Option(help="The page to write. (default: NAME-plan.html, here)")
-    ] = None,
-    json_path: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write what was found as one JSON object, too; - prints it."),
-    ] = None,
-    csv_path: Annotated[
-        Path | None, typer.Option("--csv", help="Write all settings, one a line, too.")
-    ] = None,
+    epoch_seconds: float = setting(..., "What an epoch after the first may take."),
+    prices: str | None = setting(
+        None,
+        "Of a node, a GB of cache on one, a GB/s of storage, in any currency: "
+        "node=9000,cache_gb=4,storage_gb_s=20000.",
+        metavar="PRICES",
+        show_default="1 a node, others nothing",
+    ),
+    nodes: str | None = setting(
+        None,
+        "Such as 4:512.",
+        metavar="FROM:TO",
+        show_default="an eighth to 8 times the scenario's",
+    ),
+    cache: str | None = setting(
+        None,
+        "Of each node, all tiers together, none at all too, such as 1GB:1TB.",
+        metavar="FROM:TO",
+        show_default="all of the data, or less, on each",
+    ),
+    storage: str | None = setting(
+        None,
+        "What storage gives to the scenario's number of nodes, such as 1GB/s:20GB/s.",
+        metavar="FROM:TO",
+        show_default="an eighth to 8 times the scenario's",
+    ),
+    settings: int = setting(1_000_000, "How many settings to work out, at most about so many."),
+    output: list[Path] | None = setting(
+        None,
+        "The page to write, .html; all settings, one a line, too, .csv.",
+        "--output",
+        "-o",
+        show_default="NAME-plan.html, here",
+    ),
+    as_json: AsJson = False,
 ) -> None:
     """Find the cheapest cluster whose epochs are short enough: nodes, caches and storage.
 
@@ -72,48 +72,61 @@ def plan(
 
     Examples:
 
-      penstock plan s4 --epoch-s 60
+      penstock plan s4 --epoch-seconds 60
 
-      penstock plan cluster.yaml --epoch-s 600 --prices node=9000,cache_gb=4,storage_gb_s=20000
+      penstock plan s4 --epoch-seconds 600 --prices node=9000,cache_gb=4,storage_gb_s=20000
 
-      penstock plan cluster.yaml --epoch-s 600 --nodes 8:64 --cache-mb 1000:1000000 --csv all.csv
+      penstock plan s4 --epoch-seconds 600 --nodes 8:64 --cache 1GB:1TB --output all.csv
     """
     from .. import load_scenario, report, sizing  # with packages that others do without
 
     chosen = load_scenario(scenario)
-    given = {"--nodes": nodes, "--cache-mb": cache_mb, "--storage-mb-s": storage_mb_s}
-    ranges = [_parse_range(option, text) for option, text in given.items()]
     grid = sizing.make_grid(
-        chosen, settings, nodes=ranges[0], cache_mb=ranges[1], storage_mb_s=ranges[2]
+        chosen,
+        settings,
+        nodes=_parse_range("--nodes", nodes, "4:512"),
+        cache_mb=_parse_range("--cache", cache, "1GB:1TB"),
+        storage_mb_s=_parse_range("--storage", storage, "1GB/s:20GB/s"),
     )
+    html, csv_path = sort_outputs(output, ".html", ".csv")
     page = html or choose_page_path(f"{chosen.name}-plan")
-    check_writable(page, csv_path)
-    with results_alone(json_path):
+    with results_alone(as_json):
         with (
             console.show_progress(f"Planning {chosen.name}, closed form", "forecasts") as progress,
             _write_grid(csv_path, grid) as seen,
         ):
+            costs = _parse_prices(prices)
             cheapest = sizing.find_cheapest(
-                chosen, grid, epoch_s, prices=_parse_prices(prices), seen=seen, progress=progress
+                chosen,
+                grid,
+                epoch_seconds,
+                prices=costs,
+                seen=seen,
+                progress=progress,
             )
         _show(cheapest)
         console.show(console.escape(report.describe_cheapest(cheapest)))
         write_page(page, report.render_sizing_page(chosen, cheapest, command=repeat_command()))
-        write_results(json_path, _plan_values(chosen, cheapest))
         if csv_path is not None:
             console.show(f"all settings: {console.escape(str(csv_path))}")
+    if as_json:
+        console.print_json(_plan_values(chosen, cheapest))
 
 
-def _parse_range(option: str, text: str | None) -> Any:
+def _parse_range(option: str, text: str | None, example: str) -> Any:
+    """Parse from:to, sizes and rates as MB."""
     from .. import Range
 
     if text is None:
         return None
+    least, _, most = text.partition(":")
+    if option != "--nodes":
+        sizes = (parse_amount(option, end, example) / 1e6 for end in (least, most or least))
+        return Range(*sizes)
     try:
-        least, _, most = text.partition(":")
         return Range(float(least), float(most or least))
     except ValueError:
-        raise UsageError(f"{option} is {text!r}: use from:to, such as 4:512") from None
+        raise UsageError(f"{option} is {text!r}: use from:to, such as {example}") from None
 
 
 def _parse_prices(text: str | None) -> Any:

@@ -9,10 +9,10 @@ import typer
 from pydantic import BeforeValidator, Field
 
 from penstock import limits
-from penstock.cli import check_writable, console, explain_interrupt
+from penstock.cli import AsJson, check_writable, console, explain_interrupt, setting
 from penstock.cli.quantities import parse_bytes
 from penstock.errors import LimitError, UsageError
-from penstock_bench.page.files import results_alone, write_page, write_results
+from penstock_bench.page.files import results_alone, write_page
 
 from .. import parse_mapping
 from .. import schedule as schedules
@@ -171,16 +171,13 @@ class PlannedTasks(NamedTuple):
 @explain_interrupt()
 def schedule(
     jobs: Annotated[Path, typer.Argument(help="A YAML file, as shown here.")],
-    objective: Annotated[
-        str, typer.Option(help="What patterns are compared by: efficiency or dilation.")
-    ] = "efficiency",
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with the pattern drawn, too.")
-    ] = None,
-    json_path: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write pattern and figures as one JSON object; - prints it."),
-    ] = None,
+    objective: str = setting(
+        "efficiency", "What patterns are compared by: efficiency or dilation."
+    ),
+    output: Path | None = setting(
+        None, "Write a page with the pattern drawn, too.", "--output", "-o"
+    ),
+    as_json: AsJson = False,
 ) -> None:
     """Plan when jobs transfer through a storage that they share.
 
@@ -204,10 +201,10 @@ def schedule(
 
       penstock schedule jobs.yaml
 
-      penstock schedule jobs.yaml --objective dilation --html schedule.html
+      penstock schedule jobs.yaml --objective dilation --output schedule.html
     """
-    check_writable(html)
-    with results_alone(json_path):
+    check_writable(output)
+    with results_alone(as_json):
         file = _read_jobs(jobs)
         transfers = _plan_transfers(file, objective) if file.periodic else None
         tasks = _plan_tasks(file.exclusive) if file.exclusive is not None else None
@@ -215,9 +212,10 @@ def schedule(
             _show_transfers(transfers)
         if tasks is not None:
             _show_tasks(tasks)
-        if html is not None:
-            write_page(html, _render(str(jobs.name), transfers, tasks))
-        write_results(json_path, _as_json(transfers, tasks))
+        if output is not None:
+            write_page(output, _render(str(jobs.name), transfers, tasks))
+    if as_json:
+        console.print_json(_as_json(transfers, tasks))
 
 
 def _plan_transfers(file: JobsFile, objective: Any) -> PlannedTransfers:

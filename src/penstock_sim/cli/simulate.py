@@ -11,14 +11,18 @@ from typing import Annotated, Any, get_args
 import typer
 
 from penstock.arguments import check_choice
-from penstock.cli import check_writable, complete_names, console, explain_interrupt, write_text
+from penstock.cli import AsJson, complete_names, console, explain_interrupt, setting, write_text
+from penstock.cli.quantities import duration, parse_amount
 from penstock.engine import measure_copying
 from penstock.errors import UsageError
-from penstock_bench.page.files import repeat_command, results_alone, write_page, write_results
+from penstock_bench.page.files import repeat_command, results_alone, sort_outputs, write_page
 from penstock_bench.page.quantities import brief, size
 
 _sweeps_at_once = 500_000_000
 """Accesses to samples of sweeps that nobody asked for: about a minute of one core."""
+
+_accesses_per_s = 8_000_000
+"""Accesses that a core simulates in a second, for estimates."""
 
 _alone = 5_000_000
 """Accesses of simulations that are done before another process has started."""
@@ -47,63 +51,56 @@ def simulate(
             autocompletion=complete_scenario,
         ),
     ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Simulate only this policy; may be repeated. (default: the scenario's)",
-            autocompletion=complete_policy,
-        ),
-    ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="corrected, parity (the published simulator), both of them, or events (penstock's "
-            "own code, event by event, for up to 64 nodes)."
-        ),
-    ] = "corrected",
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Vary nodes, cache or bandwidth; may be repeated. (default: all three, where "
-            "that takes a minute or so)"
-        ),
-    ] = None,
-    no_sweeps: Annotated[bool, typer.Option("--no-sweeps", help="Vary nothing.")] = False,
-    html: Annotated[
-        Path | None, typer.Option(help="The page to write. (default: NAME.html, here)")
-    ] = None,
-    json_path: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write all results as one JSON object, too; - prints it."),
-    ] = None,
-    from_run: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Instead of a scenario: what Loader.run_record() returned on a rank, as JSON; "
-            "once for each rank, or for some of them."
-        ),
-    ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(help="With --from-run: on so many, with as large batches on each.")
-    ] = None,
-    ram_mb: Annotated[
-        float | None, typer.Option(help="With --from-run: with a cache of so many MB on each node.")
-    ] = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            help="With --from-run: its rates, measured, MB/s by nodes such as 1=95,8=600."
-        ),
-    ] = None,
-    network_mb_s: Annotated[
-        float | None, typer.Option(help="With --from-run: the rate of a node's network, measured.")
-    ] = None,
-    write: Annotated[
-        Path | None, typer.Option(help="With --from-run: write the scenario to this file, too.")
-    ] = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="List the scenarios that come along, and the policies.")
-    ] = False,
+    policy: list[str] | None = setting(
+        None,
+        "Simulate only this policy; may be repeated.",
+        metavar="NAME",
+        show_default="the scenario's",
+        autocompletion=complete_policy,
+    ),
+    model: str = setting(
+        "corrected",
+        "corrected, parity (the published simulator), both of them, or events (penstock's "
+        "own code, event by event, for up to 64 nodes).",
+        metavar="NAME",
+    ),
+    sweep: list[str] | None = setting(
+        None,
+        "Vary nodes, cache or bandwidth; may be repeated.",
+        metavar="NAME",
+        show_default="all three, where that takes a minute or so",
+    ),
+    no_sweeps: bool = setting(False, "Vary nothing.", "--no-sweeps"),
+    output: list[Path] | None = setting(
+        None,
+        "The page to write, .html; with --from-run, the scenario too, .yaml.",
+        "--output",
+        "-o",
+        show_default="NAME.html, here",
+    ),
+    as_json: AsJson = False,
+    from_run: list[Path] | None = setting(
+        None,
+        "Instead of a scenario: what Loader.run_record() returned on a rank, as JSON; "
+        "once for each rank, or for some of them.",
+    ),
+    nodes: int | None = setting(
+        None, "With --from-run: on so many, with as large batches on each."
+    ),
+    ram: str | None = setting(
+        None, "With --from-run: the cache of each node, such as 64GB.", metavar="SIZE"
+    ),
+    storage: str | None = setting(
+        None, "With --from-run: its rates, measured, by nodes: 1=95MB/s,8=600MB/s.", metavar="RATES"
+    ),
+    network: str | None = setting(
+        None,
+        "With --from-run: the rate of a node's network, measured, such as 10GB/s.",
+        metavar="RATE",
+    ),
+    listed: bool = setting(
+        False, "List the scenarios that come along, and the policies.", "--list"
+    ),
 ) -> None:
     """Simulate policies of caching and prefetching on a cluster that is described.
 
@@ -120,36 +117,36 @@ def simulate(
 
       penstock simulate cluster.yaml --policy penstock --policy nopfs --policy lower_bound
 
-      penstock simulate cluster.yaml --sweep nodes --html nodes.html --json nodes.json
+      penstock simulate cluster.yaml --sweep nodes --output nodes.html --json > nodes.json
 
       penstock simulate s1 --model both --no-sweeps
 
       penstock simulate s1 --model events --policy penstock --policy penstock_local
 
-      penstock simulate --from-run record.json --nodes 8 --write cluster.yaml
+      penstock simulate --from-run record.json --nodes 8 --output cluster.yaml
     """
     from .. import KEYS, Model, load_scenario, report  # with packages that others do without
 
     if listed:
         _list_scenarios()
         return
-    sized = (nodes, ram_mb, storage, network_mb_s)
+    html, yaml = sort_outputs(output, ".html", ".yaml")
     if from_run:
         if scenario is not None:
             raise UsageError(f"a scenario ({scenario}) and --from-run are both given: give one")
         chosen = _calibrate_scenario(
             from_run,
             nodes=nodes,
-            ram_mb=ram_mb,
+            ram=ram,
             storage=storage,
-            network_mb_s=network_mb_s,
-            write=write,
+            network=network,
+            write=yaml,
         )
     else:
-        if any(value is not None for value in (*sized, write)):
+        if any(value is not None for value in (nodes, ram, storage, network, yaml)):
             raise UsageError(
-                "--nodes, --ram-mb, --storage, --network-mb-s and --write are of --from-run: give "
-                "that, or write a scenario"
+                "--nodes, --ram, --storage, --network and --output FILE.yaml are of --from-run: "
+                "give that, or write a scenario"
             )
         if scenario is None:
             raise UsageError(
@@ -162,8 +159,7 @@ def simulate(
     if sweep and no_sweeps:
         raise UsageError("--sweep and --no-sweeps are both given: give one")
     page = html or choose_page_path(chosen.name)
-    check_writable(page)
-    with results_alone(json_path):
+    with results_alone(as_json):
         _simulate(
             chosen,
             policies,
@@ -171,7 +167,7 @@ def simulate(
             None if sweep is None else _check_names("--sweep", sweep, KEYS),
             no_sweeps=no_sweeps,
             page=page,
-            json_path=json_path,
+            as_json=as_json,
         )
 
 
@@ -183,7 +179,7 @@ def _simulate(
     *,
     no_sweeps: bool,
     page: Path,
-    json_path: Path | None,
+    as_json: bool,
 ) -> None:
     from .. import Result, report, sweep
 
@@ -199,7 +195,7 @@ def _simulate(
 
     values = {key: sweep.choose_values(scenario, key) for key in (keys or sweep.KEYS)}
     count = sum(len(points) + 1 for points in values.values()) * len(policies)
-    accesses = count * sweep.count_accesses([sweep.SimulationRun(scenario, policies[0], models[0])])
+    accesses = count * _count_accesses(scenario)
     remark = ""
     if keys is None and not no_sweeps and models[0] == "events":
         remark = "Without sweeps: --sweep nodes, cache or bandwidth makes them, event by event."
@@ -223,7 +219,25 @@ def _simulate(
         )
     command = repeat_command()
     write_page(page, report.render_page(scenario, outcomes, swept, command=command, remark=remark))
-    write_results(json_path, _simulation_values(scenario, outcomes, swept))
+    if as_json:
+        console.print_json(_simulation_values(scenario, outcomes, swept))
+
+
+def _count_accesses(scenario: Any) -> int:
+    """Accesses to samples of one simulation."""
+    from .. import sweep
+
+    return sweep.count_accesses([sweep.SimulationRun(scenario, "penstock", "corrected")])
+
+
+def _estimate_s(scenario: Any) -> float:
+    """Seconds of a core, roughly, that a scenario takes: its policies, and the sweeps if made."""
+    from .. import sweep
+
+    sweeps = sum(len(sweep.choose_values(scenario, key)) + 1 for key in sweep.KEYS)
+    policies, accesses = len(scenario.policies), _count_accesses(scenario)
+    made = sweeps if sweeps * policies * accesses <= _sweeps_at_once else 0
+    return (1 + made) * policies * accesses / _accesses_per_s
 
 
 def _choose_processes(accesses: int) -> int:
@@ -237,20 +251,22 @@ def _calibrate_scenario(
     files: list[Path],
     *,
     nodes: int | None = None,
-    ram_mb: float | None = None,
+    ram: str | None = None,
     storage: str | None = None,
-    network_mb_s: float | None = None,
+    network: str | None = None,
     write: Path | None = None,
 ) -> Any:
     """Calibrate with the records in these files; say where each value is from.
 
-    nodes, ram_mb:  of the cluster to be simulated; as in the run, unless given.
-    storage:        rates that were measured, such as 1=95,8=600: MB/s by hosts.
-    write:          where the scenario goes as a file, too.
+    nodes, ram:        of the cluster to be simulated; as in the run, unless given.
+    storage, network:  rates that were measured, of storage by hosts: 1=95MB/s,8=600MB/s.
+    write:             where the scenario goes as a file, too.
     """
     from .. import calibrate, record
 
     memory = measure_copying() / 1e6
+    network_mb_s = None if network is None else parse_amount("--network", network, "10GB/s") / 1e6
+    ram_mb = None if ram is None else parse_amount("--ram", ram, "64GB") / 1e6
     measured = calibrate.Measured(_parse_rates(storage), network_mb_s, memory)
     calibration = calibrate.calibrate(record.load_run(files), measured)
     wanted = calibrate.resize(calibration.scenario, nodes=nodes, ram_mb=ram_mb)
@@ -264,19 +280,14 @@ def _calibrate_scenario(
 
 
 def _parse_rates(given: str | None) -> dict[int, float] | None:
-    """Parse text such as 1=95,8=600."""
+    """Parse text such as 1=95MB/s,8=600MB/s, as MB/s."""
     if given is None:
         return None
-    rates = {}
-    for pair in given.split(","):
-        hosts, _, rate = pair.partition("=")
-        try:
-            rates[int(hosts)] = float(rate)
-        except ValueError:
-            rates[0] = 0.0
-    if min(rates) < 1 or min(rates.values()) <= 0:
-        raise UsageError(f"--storage is {given!r}: use MB/s by hosts, such as 1=95,8=600")
-    return rates
+    pairs = [pair.partition("=") for pair in given.split(",")]
+    if not all(hosts.isdecimal() and int(hosts) and rate for hosts, _, rate in pairs):
+        raise UsageError(f"--storage is {given!r}: use rates by hosts, as in 1=95MB/s,8=600MB/s")
+    rates = {int(hosts): parse_amount("--storage", rate, "95MB/s") for hosts, _, rate in pairs}
+    return {hosts: rate / 1e6 for hosts, rate in rates.items()}
 
 
 def _check_names(option: str, given: Sequence[str] | None, known: Any) -> list[Any]:
@@ -296,9 +307,9 @@ def choose_page_path(name: str) -> Path:
     except FileNotFoundError:
         return path
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; give --html PATH") from None
+        raise UsageError(f"cannot write {path}: {error.strerror}; give --output PATH") from None
     if not any(mark in head for mark in _ours):
-        raise UsageError(f"{path} is here and no page of penstock simulate: give --html PATH")
+        raise UsageError(f"{path} is here and no page of penstock simulate: give --output PATH")
     return path
 
 
@@ -308,13 +319,15 @@ def choose_page_path(name: str) -> Path:
 def _list_scenarios() -> None:
     from .. import data_mb, list_scenarios, load_scenario, report
 
-    numbers = ("nodes", "epochs", "data")
+    numbers = ("nodes", "epochs", "data", "takes about")
     table = console.make_table("scenario", *numbers, "what", right=numbers)
     for name in list_scenarios():
         scenario = load_scenario(name)
         training = scenario.training
         data = size(data_mb(scenario))
-        table.add_row(name, f"{training.nodes:,}", str(training.epochs), data, scenario.about)
+        took = duration(_estimate_s(scenario))
+        row = (f"{training.nodes:,}", str(training.epochs), data, took, scenario.about)
+        table.add_row(name, *row)
     console.print_wide(table)
     table = console.make_table("policy", "what it does")
     for policy, what in report.POLICIES.items():
