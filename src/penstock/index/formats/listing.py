@@ -11,6 +11,7 @@ whoever opens it allows others (`outside=True`). Links are followed, as in folde
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from ...engine.store import Store
 from ...errors import FormatError, MissingError
-from ...extent import Files, Int, unseen
+from ...extent import Int, unseen
 from ..table import Index
 from . import detection, options
 from .shards import Scan, index_files, number_classes
@@ -95,31 +96,30 @@ def _split_lines(path: str, text: bytes) -> list[ListingLine]:
 def _choose_split(store: Store, base: str, path: str, lines: list[ListingLine]) -> Split:
     """Choose the separator with which the file of the first line exists."""
     first = lines[0]
-    split, files = _find_split(store, base, first.text)
+    split = _find_split(store, base, first.text)
     if split is not None:
         return split
     head = "\n".join(line.text for line in lines[:4])
     description = detection.describe_unsupported(os.fsencode(head), path)
     if description.startswith("JSON"):
         raise FormatError(f"{path} is {description}")
-    if len(lines) > 1 and _find_split(store, base, lines[1].text)[0] is not None:
+    if len(lines) > 1 and _find_split(store, base, lines[1].text) is not None:
         what = f"{path}, line {first.number}: {first.text!r} names no file, and line"
         remedy = "put # before it if it is a header, else correct its path"
         raise MissingError(f"{what} {lines[1].number} does: {remedy}")
-    shown = " nor ".join(dict.fromkeys(files.path(file) for file in range(len(files))))
+    shown = textwrap.shorten(first.text, 60, placeholder=" ...")
     raise MissingError(
-        f"{path}, line {first.number}: no file {shown}: put # before a line that names none"
+        f"{path}, line {first.number}: no file {shown!r}: a list of files has a path on each line"
         + (f"; or it is {description}" if description else "")
     )
 
 
-def _find_split(store: Store, base: str, text: str) -> tuple[Split | None, Files]:
-    """Find the separator with which the file of a line exists, if any; and the files tried."""
+def _find_split(store: Store, base: str, text: str) -> Split | None:
+    """Find the separator with which the file of a line exists, if any."""
     tries = [split for split in _SPLITS if split is _keep_whole or split(text)[1] is not None]
     names = [os.path.join(base, split(text)[0]) for split in tries]
-    files, errors = store.probe(unseen(store.root, names))
-    existing = (split for split, error in zip(tries, errors, strict=True) if error == 0)
-    return next(existing, None), files
+    _, errors = store.probe(unseen(store.root, names))
+    return next((split for split, error in zip(tries, errors, strict=True) if error == 0), None)
 
 
 def _keep_whole(text: str) -> tuple[str, str | None]:
