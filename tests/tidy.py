@@ -90,7 +90,7 @@ BUDGETS = {
     "doctor": 1_390,
     "engine": 5_811,
     "images": 2_055,
-    "index": 13_507,
+    "index": 13_512,
     "loader": 6_667,
     "order": 2_612,
     "penstock_bench": 13_024,

@@ -216,7 +216,7 @@ class Index:
         within = ""
         if isinstance(layout, Chunked):
             at, row = layout.find_chunks(at)
-            within = f", row {row[0]} of what is decoded from it"
+            within = f", unpacked: row {row[0]}"
         extents, _ = layout.pieces(at)
         if not len(extents.file):
             return f"{self.files.path(0)} (an empty sample)"

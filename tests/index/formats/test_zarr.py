@@ -95,6 +95,13 @@ def test_groups(version, tmp_path):
     assert_rows(penstock.open(tmp_path / "g", index="memory"), {"x": x, "z": x}, y)
     found = penstock.open(tmp_path / "g", index="memory", fields={"w": "deep/w"}, label="label")
     assert_rows(found, {"w": x}, y)
+    found = penstock.open(tmp_path / "g", index="memory", fields=["z", "deep/w"], label="label")
+    assert_rows(found, {"z": x, "deep/w": x}, y)
+    for wrong in ([], ["z", 1], [["z"]], "z"):
+        with pytest.raises(UsageError, match="give names in the data, or {field: name}"):
+            penstock.open(tmp_path / "g", index="memory", fields=wrong)
+    with pytest.raises(UsageError, match=r"decode= adds labels .*labels\[sample\['__id__'\]\]"):
+        penstock.open(tmp_path / "g", index="memory", labels=y)
     with pytest.raises(MissingError, match="no array 'q'"):
         penstock.open(tmp_path / "g", index="memory", dataset="q")
     with pytest.raises(UsageError, match="lead down"):

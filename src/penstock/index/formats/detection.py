@@ -54,6 +54,8 @@ def choose_format(
         if option not in known:
             near = difflib.get_close_matches(option, known, 1)
             hint = f"did you mean {near[0]}=? " if near else ""
+            if option == "labels":
+                hint = "decode= adds labels from elsewhere, labels[sample['__id__']]; "
             raise UsageError(f"no format takes {option}=: {hint}`penstock formats` lists them")
     chosen = FORMATS[_detect(store, place, options)] if name is None else _find_format(name)
     if place.kind not in chosen.kinds:
@@ -61,16 +63,17 @@ def choose_format(
             f"{place.path} is a {place.kind}, but format {chosen.name!r} is {chosen.summary}: "
             f"leave format= out"
         )
-    unwanted = ", ".join(option for option in options if option not in chosen.options)
-    if unwanted:
+    unwanted = next((option for option in options if option not in chosen.options), None)
+    if unwanted is not None:
         if chosen.name == "listing":  # what begins as JSON is text, too
             what = describe_unsupported(store.read(place.name, 0, _HEAD_BYTES), place.name)
             if what.startswith("JSON"):
                 raise FormatError(f"{place.path} is {what}")
-        takes = ", ".join(chosen.options) or "none"
+        takes = ", ".join(chosen.options) or "no options"
+        others = ", ".join(entry.name for entry in FORMATS.values() if unwanted in entry.options)
         raise UsageError(
-            f"{place.path} is read as {chosen.name!r}, which does not take {unwanted} (it takes: "
-            f"{takes}): leave that out, or give format="
+            f"{place.path} is read as {chosen.name!r}, which takes {takes}; {unwanted}= is of "
+            f"{others}: leave it out, or give format="
         )
     return chosen
 

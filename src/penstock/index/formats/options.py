@@ -83,10 +83,12 @@ def below(name: str, value: Any) -> str:
 
 
 def paths(name: str, value: Any) -> dict[str, str]:
-    """Check a mapping of names of fields to paths or names in the data."""
+    """Check a mapping of names of fields to paths or names in the data; a list names both."""
+    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        value = dict(zip(value, value, strict=True))
     named = value.items() if isinstance(value, Mapping) else ()
     if not named or not all(isinstance(one, str) and one for pair in named for one in pair):
-        raise UsageError(f"{name} is {value!r}: give {{field: its path or name in the data}}")
+        raise UsageError(f"{name} is {value!r}: give names in the data, or {{field: name}}")
     return dict(named)
 
 
