@@ -200,8 +200,13 @@ bench-gpu: $(STAMPS)/penstock  ## shuffling on a GPU against its memory; ARGS="-
 bench-foreign: $(STAMPS)/penstock  ## our DataLoader and torch's on torch datasets; ARGS="--pairs 3"
 	OMP_NUM_THREADS=1 $(RUN) -m benchmarks.foreign $(ARGS)
 
-bench-images: $(STAMPS)/bench  ## crops of photographs against libjpeg and other libraries; ARGS="--photos FOLDER --quick"
+bench-images: $(STAMPS)/bench build/torchvision  ## photographs, crops and whole epochs, against torch and other libraries; ARGS="--photos FOLDER --quick", WHEEL=dist/...whl
 	$(RUN) -m benchmarks.images $(ARGS)
+	$(RUN) -m benchmarks.image_folder $(ARGS) $(if $(WHEEL),--wheel $(WHEEL))
+
+# In a folder of its own, for the benchmark alone: its operators have no build for this torch, and trainers that find it fail.
+build/torchvision: | $(STAMPS)/venv
+	@$(RUN) -m pip install -qq --disable-pip-version-check --no-deps --target $@ torchvision==0.28.0 || echo "torchvision is left out"
 
 bench-text: $(STAMPS)/bench  ## JSON lines: indexing, and text against pread with orjson; tokens, token lists; selections; ARGS="--quick"
 	$(RUN) -m benchmarks.text $(ARGS)

@@ -4,7 +4,8 @@ RandomResizedCrop(224) with a flip by penstock, with and without its index of po
 libjpeg's crop and skip with penstock's resize (a floor in C++, where libjpeg's headers are), and
 against other libraries (`image_rivals`), each on one thread. All make the same crops of the same
 files in memory, but for FFCV, which has a format and draws of its own. Contenders take turns; the
-rates are those of processor time, of all threads. Record: benchmarks/results/images.json.
+rates are those of processor time, of all threads. Record: benchmarks/results/images.json, or
+images-quick.json with --quick.
 """
 
 from __future__ import annotations
@@ -386,7 +387,8 @@ def main() -> None:
     rounds, most = (3, 60) if arguments.quick else (7, 300)
     build_floors()
     source = arguments.photos or make_photographs(arguments.quick)
-    record = Record("images", arguments.seed, {"quick": arguments.quick, "size": SIZE})
+    name = "images" + "-quick" * arguments.quick
+    record = Record(name, arguments.seed, {"quick": arguments.quick, "size": SIZE})
     seed = arguments.seed
     with tempfile.TemporaryDirectory() as scratch:
         # Links, so that nothing is written beside the photographs.

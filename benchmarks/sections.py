@@ -266,6 +266,17 @@ program over libjpeg-turbo.""",
         {"whole pipeline|index / bytes of the files": AT_MOST},
     ),
     Section(
+        "image-folder",
+        "Photographs: a whole epoch of ImageFolder",
+        "make bench-images ARGS='--photos FOLDER' WHEEL=dist/WHEEL",
+        """1,000 photographs in class folders, RandomResizedCrop(224), a flip, normalised float32,
+batches of 64, two workers or threads: torch's DataLoader over torchvision's ImageFolder, and the
+same script with penstock. Pairs take turns, each contender in a process of its own; "CPU" is the
+processor time of all its processes. "four lines" are those of docs/images/torchvision.md.
+Differences from torchvision are those of its deterministic transforms, in levels.""",
+        {"torchvision.*mean": AT_MOST},
+    ),
+    Section(
         "sim-live",
         "The simulator against live hosts",
         "make bench-sim",
