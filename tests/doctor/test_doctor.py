@@ -338,6 +338,23 @@ def test_batches_that_do_not_fit_into_shared_memory(rows: Path) -> None:
     assert "--shm-size" in says
 
 
+@pytest.mark.parametrize(
+    ("ahead", "workers", "steps", "lent"),
+    [(256 << 20, 0, 1, 0), (1 << 20, 0, 2, 0), (256 << 20, 4, 4, 12), (16 << 20, 4, 8, 12)],
+)
+def test_the_memory_of_loaders(
+    run: Callable[..., Said], rows: Path, ahead: int, workers: int, steps: int, lent: int
+) -> None:
+    """The bound of docs/limits/memory.md: read-ahead, divided among workers, and steps of each."""
+    batch = 128 * 16384
+    asked = ("--batch-size", 128, "--ranks", 2, "--workers", workers, "--readahead", f"{ahead}B")
+    report = strict(run("doctor", rows, *asked, "--json").out)
+    (says,) = (each["says"] for each in report["findings"] if each["about"] == "loaders' memory")
+    total = 2 * (ahead + steps * batch * 9 / 8 + lent * batch)
+    assert says.startswith(f"{total / 1e6:,.4g} MB at most = 2 ranks x (readahead_bytes "), says
+    assert f"{steps} x step" in says
+
+
 def test_the_kernels_in_use_are_listed(run: Callable[..., Said]) -> None:
     """With data and without: what each part of the core uses on this processor."""
     report = strict(run("doctor", "--json").out)

@@ -21,7 +21,7 @@ from .options import (
     setting,
     takes_format_options,
 )
-from .quantities import counted, format_bytes
+from .quantities import counted, format_bytes, parse_amount
 
 if TYPE_CHECKING:
     from ..doctor.doctor import Examination, Finding
@@ -46,6 +46,8 @@ def doctor(
     ),
     batch_size: int = setting(256, "Samples of a step of one rank.", min=1),
     ranks: int = setting(1, "Ranks on this host.", min=1),
+    workers: int = setting(0, "Worker processes of each rank; 0 decodes in threads.", min=0),
+    readahead: str = setting("256MiB", "Budget.readahead_bytes of each loader.", metavar="SIZE"),
     decode: str | None = setting(
         None,
         "module:function, as Loader(decode=) takes it: timed in place of penstock.images.",
@@ -70,6 +72,8 @@ def doctor(
 
       penstock doctor /data/imagenet/train --step-seconds 0.25 --batch-size 256 --ranks 8
 
+      penstock doctor /data/imagenet/train --ranks 8 --workers 4 --readahead 1GiB
+
       penstock doctor /data/photos --decode mytrain.data:decode
 
       penstock doctor /new/storage --write
@@ -86,7 +90,14 @@ def doctor(
         result = examine_folder(path, write=write)
     else:
         dataset = open_data(path, options, "read")
-        job = PlannedJob(batch_size=batch_size, ranks=ranks, step_s=step_seconds, decode=function)
+        job = PlannedJob(
+            batch_size=batch_size,
+            ranks=ranks,
+            workers=workers,
+            readahead_bytes=int(parse_amount("--readahead", readahead, "256MiB")),
+            step_s=step_seconds,
+            decode=function,
+        )
         with console.show_progress(f"Measuring {hide_credentials(path)}", "measurements") as seen:
             result = examine(dataset, job, write=write, seen=seen)
     if as_json:

@@ -83,11 +83,13 @@ class PlannedJob:
     """The job that will use the data.
 
     step_s: compute time for one batch; None if not known.
-    ranks:  on this host.
+    ranks:  on this host; workers: processes of each, 0 for threads.
     """
 
     batch_size: int = 256
     ranks: int = 1
+    workers: int = 0
+    readahead_bytes: int = limits.readahead_bytes_default
     step_s: float | None = None
     decode: Decode | None = None
 
@@ -387,7 +389,9 @@ def _list_findings(
     cached: Residency | None,
     read: StorageCeiling | None,
 ) -> Iterator[Finding]:
-    yield from _examine_machine(machine, job, dataset.index.mean_bytes * job.batch_size)
+    batch_bytes = dataset.index.mean_bytes * job.batch_size
+    yield from _examine_machine(machine, job, batch_bytes)
+    yield _calculate_memory(machine, job, batch_bytes)
     yield from _examine_place(dataset.index.files.root, mount)
     yield _examine_files(dataset, machine)
     yield _examine_memory(dataset, machine, cached)
@@ -439,6 +443,24 @@ def _examine_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> I
         )
     else:
         yield Finding("good", "io_uring", "allowed")
+
+
+def _calculate_memory(machine: Machine, job: PlannedJob, batch_bytes: float) -> Finding:
+    """The most that the loaders of the job hold, with the formula (docs/limits/memory.md)."""
+    loaders = max(1, job.workers)
+    step = batch_bytes * 9 / 8  # as memory is dealt
+    steps = loaders * (1 if job.readahead_bytes >= 2 * step * loaders else 2)
+    total = job.readahead_bytes + steps * step
+    formula = f"readahead_bytes {job.readahead_bytes / 1e6:,.4g} + {steps} x step {step / 1e6:,.3g}"
+    if job.workers:
+        lent = 2 * job.workers + 4  # prefetch_factor of each, and those that the program keeps
+        total += lent * batch_bytes
+        formula += f" + {lent} x batch in shared memory {batch_bytes / 1e6:,.3g}"
+    total *= job.ranks
+    says = f"{total / 1e6:,.4g} MB at most = {job.ranks} ranks x ({formula}), of stored samples"
+    says += "; decoded ones count where they are larger, and Cache.ram_bytes comes on top"
+    level: Level = "good" if total <= machine.room_bytes else "warning"
+    return Finding(level, "loaders' memory", says)
 
 
 def _examine_shm(machine: Machine, job: PlannedJob, batch_bytes: float) -> Finding:
