@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.clock import Clock, JumpingClock, SystemClock
+from penstock.clock import Clock, SystemClock
 from penstock_sim.event_queue import EventQueue
+from tests.jumping_clock import JumpingClock
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), JumpingClock()], ids=["system", "jumping"])

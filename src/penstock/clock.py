@@ -1,4 +1,4 @@
-"""Clocks: code that waits asks one, so that tests and the simulator can jump in time.
+"""Clocks: code that waits asks one, so that tests can jump in time.
 
 All times are integer nanoseconds.
 """
@@ -27,16 +27,3 @@ class SystemClock:
         remaining_ns = deadline_ns - time.monotonic_ns()
         if remaining_ns > 0:
             time.sleep(remaining_ns * 1e-9)
-
-
-class JumpingClock:
-    """A clock that jumps to the time that is waited for: waiting takes no time."""
-
-    def __init__(self, start_ns: int = 0) -> None:
-        self._now_ns = start_ns
-
-    def now_ns(self) -> int:
-        return self._now_ns
-
-    def wait_until_ns(self, deadline_ns: int) -> None:
-        self._now_ns = max(self._now_ns, deadline_ns)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from penstock.cache.peer import Reason
-from penstock.clock import JumpingClock
 from penstock.errors import UsageError
 from penstock.testing import PeerSuite
 from penstock.testing.peer import Fetching
 from tests.cache.memory import MemoryPeer
+from tests.jumping_clock import JumpingClock
 
 SECOND_NS = 1_000_000_000
 

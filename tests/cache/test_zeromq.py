@@ -26,11 +26,12 @@ from hypothesis import strategies as st
 from penstock import limits
 from penstock.cache.peer import PeerCompletion, PeerEvents, Reason
 from penstock.cache.zeromq import KeyPair, ZeromqMember, ZeroMQPeer
-from penstock.clock import JumpingClock, SystemClock
+from penstock.clock import SystemClock
 from penstock.errors import UsageError
 from penstock.testing import PeerSuite
 from penstock.testing.peer import Fetching, drive, requested
 from tests import warm
+from tests.jumping_clock import JumpingClock
 from tests.slices import long_methods
 
 SECOND_NS = 1_000_000_000

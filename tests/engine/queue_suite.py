@@ -11,11 +11,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock.clock import Clock, JumpingClock
+from penstock.clock import Clock
 from penstock.engine.request_queue import FLOORS, Kind, Purpose
 from penstock.engine.storage_queue import StorageQueue, Turn
 from penstock.errors import UsageError
 from penstock.testing.suite import Suite, second_ns
+from tests.jumping_clock import JumpingClock
 
 _checked = settings(
     deadline=None,

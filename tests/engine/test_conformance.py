@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.clock import JumpingClock
 from penstock.engine.protocol import Engine
 from penstock.engine.request_queue import Aging
 from penstock.testing import EngineSuite
 from tests.engine.memory import MemoryEngine
 from tests.engine.wrappers import Faulty, Limited, Throttled, Traced, seeded_holds
 from tests.held import busied
+from tests.jumping_clock import JumpingClock
 
 Held = tuple[Engine, Callable[[], None]]
 

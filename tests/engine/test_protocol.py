@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.clock import JumpingClock
 from penstock.engine.protocol import Completion, Engine, Failure, check_requests
 from penstock.engine.request_queue import AGING, Aging, Purpose
 from penstock.errors import UsageError
@@ -29,6 +28,7 @@ from tests.engine.wrappers import (
     seeded_faults,
     seeded_holds,
 )
+from tests.jumping_clock import JumpingClock
 
 CONTENT = bytes(range(256)) * 64
 SECOND_NS = 1_000_000_000

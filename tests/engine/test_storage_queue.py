@@ -23,7 +23,7 @@ import penstock
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.shards import Flush
-from penstock.clock import Clock, JumpingClock
+from penstock.clock import Clock
 from penstock.convert import convert
 from penstock.engine import (
     Engine,
@@ -39,6 +39,7 @@ from penstock.testing import EngineRead, EngineSuite, finish
 from tests.engine.memory import MemoryEngine
 from tests.engine.queue_suite import StorageQueueSuite
 from tests.interrupts import InterruptAt
+from tests.jumping_clock import JumpingClock
 
 
 class TestStorageQueue(StorageQueueSuite):

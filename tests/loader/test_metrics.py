@@ -25,13 +25,13 @@ from prometheus_client import generate_latest, parser
 
 import penstock
 from penstock import limits
-from penstock.clock import JumpingClock
 from penstock.errors import UsageError
 from penstock.loader import metrics
 from penstock.loader.metrics import PerfettoTrace
 from penstock.loader.prometheus import CounterCollector
 from penstock.meter import STALL_BUCKETS, Counters, Requested, Span
 from tests import warm
+from tests.jumping_clock import JumpingClock
 
 RECORD = 512
 

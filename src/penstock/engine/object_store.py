@@ -40,12 +40,11 @@ from .store import (
     Listing,
     Parse,
     Progress,
-    SaidBy,
+    Store,
     StoreFile,
     build_changed_error,
     build_storage_error,
     map_in_threads,
-    require_all,
 )
 
 T = TypeVar("T")
@@ -80,7 +79,7 @@ def open_bucket(url: str, stall_s: float = limits.object_stall_s) -> Bucket:
     return open_service_bucket(url, stall_s)
 
 
-class ObjectStore:
+class ObjectStore(Store):
     """The objects below a URL; see `penstock.engine.Store`."""
 
     def __init__(self, root: str) -> None:
@@ -147,14 +146,6 @@ class ObjectStore:
         size, version, code = columns.T
         now = Files(self.root, files.names, files.ends, size.copy(), version.copy())
         return now, code.astype(np.int32)
-
-    def stat(
-        self,
-        names: Sequence[str],
-        said_by: SaidBy | None = None,
-        progress: Progress | None = None,
-    ) -> Files:
-        return require_all(*self.probe(unseen(self.root, names), progress), said_by)
 
     def folders(self, names: Sequence[str]) -> Files:
         states = self._look_up_folders(names)

@@ -132,6 +132,30 @@ class ReadingEngine(Engine, Protocol):
     def counters(self) -> dict[str, int]: ...
 
 
+class EngineWrapper:
+    """Engine around another one, which answers what the wrapper does not."""
+
+    def __init__(self, engine: ReadingEngine) -> None:
+        self._engine = engine
+
+    @property
+    def choice(self) -> ReadMethod:
+        """Read method of the engine."""
+        return self._engine.choice
+
+    def adopt(self, budget: Budget) -> None:
+        """Pass a changed budget to the engine."""
+        self._engine.adopt(budget)
+
+    def survey(self) -> None:
+        """Let the engine survey its files."""
+        self._engine.survey()
+
+    def counters(self) -> dict[str, int]:
+        """Return the engine's counters."""
+        return self._engine.counters()
+
+
 def check_usable(is_inherited: bool, is_closed: bool = False) -> None:
     """Raise ForkError if an engine was inherited by a forked process, UsageError if it is
     closed."""

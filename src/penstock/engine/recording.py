@@ -31,10 +31,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from .. import limits
-from ..budget import Budget
 from ..errors import UsageError, missing_library
 from ..extent import Files, Int, Requests
-from .protocol import Buffer, Completion, Failure, ReadingEngine, ReadMethod
+from .protocol import Buffer, Completion, EngineWrapper, Failure, ReadingEngine
 from .request_queue import Purpose
 
 VARIABLE = "PENSTOCK_TRACE"
@@ -164,7 +163,7 @@ def choose_trace_path(asked: str) -> str:
     return f"{stem}.{os.getpid()}.{next(_numbers)}.{suffix}"
 
 
-class RecordedEngine:
+class RecordedEngine(EngineWrapper):
     """Writes each read of an engine into traces, and changes nothing else.
 
     A read is a run: extents that go to storage as one. Requests are timed from submission to
@@ -174,7 +173,7 @@ class RecordedEngine:
     """
 
     def __init__(self, engine: ReadingEngine, files: Files, path: str) -> None:
-        self._engine = engine
+        super().__init__(engine)
         choice = engine.choice
         in_flight = limits.ring_entries if choice.backend == "io_uring" else 1
         lanes = min(64, choice.threads * in_flight)
@@ -184,23 +183,6 @@ class RecordedEngine:
         self._epoch_ns = time.time_ns() - time.monotonic_ns()  # times of a thread never go back
         # Runs at close, at garbage collection or at the interpreter's end.
         self._finish = weakref.finalize(self, self._reads.flush)
-
-    @property
-    def choice(self) -> ReadMethod:
-        """Read method of the engine."""
-        return self._engine.choice
-
-    def adopt(self, budget: Budget) -> None:
-        """Pass a changed budget to the engine."""
-        self._engine.adopt(budget)
-
-    def survey(self) -> None:
-        """Let the engine survey its files."""
-        self._engine.survey()
-
-    def counters(self) -> dict[str, int]:
-        """Return the engine's counters."""
-        return self._engine.counters()
 
     def submit(
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"

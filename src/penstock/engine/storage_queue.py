@@ -39,8 +39,8 @@ from . import threads
 from .protocol import (
     Buffer,
     Completion,
+    EngineWrapper,
     ReadingEngine,
-    ReadMethod,
     check_requests,
     check_usable,
 )
@@ -369,7 +369,7 @@ class _ForwardedTicket(NamedTuple):
     turn: Turn
 
 
-class QueuedEngine:
+class QueuedEngine(EngineWrapper):
     """Engine whose reads take turns in a queue while something bounds the queue.
 
     Until the first bound, `submit` and `poll` of the object are the methods of the wrapped engine
@@ -388,7 +388,8 @@ class QueuedEngine:
         budget: Budget,
         queue: StorageQueue = PROCESS_QUEUE,
     ) -> None:
-        self._engine, self._file_count, self._queue = engine, file_count, queue
+        super().__init__(engine)
+        self._file_count, self._queue = file_count, queue
         self._forks = threads.forks
         self._lock = threading.Lock()  # guards what follows
         self._last_ticket = _QUEUE_TICKETS
@@ -407,23 +408,10 @@ class QueuedEngine:
         self.__dict__.pop("submit", None)
         self.__dict__.pop("poll", None)
 
-    @property
-    def choice(self) -> ReadMethod:
-        """Read method of the engine."""
-        return self._engine.choice
-
     def adopt(self, budget: Budget) -> None:
         """Pass a changed budget to the engine, and its bound to the queue."""
-        self._engine.adopt(budget)
+        super().adopt(budget)
         self._queue.limit(self, budget.process_bytes_per_s)
-
-    def survey(self) -> None:
-        """Let the engine survey its files."""
-        self._engine.survey()
-
-    def counters(self) -> dict[str, int]:
-        """Return the engine's counters."""
-        return self._engine.counters()
 
     def submit(
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"

@@ -102,8 +102,7 @@ Parse = Callable[[int, StoreFile], T]
 class Store(Protocol):
     """Operations that a format may use; names are relative to `root`, or absolute."""
 
-    @property
-    def root(self) -> str: ...
+    root: str
 
     def scan(self, extensions: Sequence[str] = (), progress: Progress | None = None) -> Listing:
         """List all files below the root, without hidden files and sidecars."""
@@ -138,7 +137,7 @@ class Store(Protocol):
     ) -> Files:
         """Return sizes and times of files; the error names the first file that has none, and the
         line that named it."""
-        ...
+        return require_all(*self.probe(unseen(self.root, names), progress), said_by)
 
     def folders(self, names: Sequence[str]) -> Files:
         """Return the times of folders; their size is -1."""
@@ -161,7 +160,7 @@ class Store(Protocol):
 _PROBED_AT_ONCE = 1 << 14
 
 
-class Posix:
+class Posix(Store):
     """Files below a folder of this machine, local or mounted."""
 
     def __init__(self, root: str) -> None:
@@ -249,14 +248,6 @@ class Posix:
             if progress is not None:
                 progress(min(first + _PROBED_AT_ONCE, len(files)))
         return Files(self.root, files.names, files.ends, size, mtime_ns), errors
-
-    def stat(
-        self,
-        names: Sequence[str],
-        said_by: SaidBy | None = None,
-        progress: Progress | None = None,
-    ) -> Files:
-        return require_all(*self.probe(unseen(self.root, names), progress), said_by)
 
     def folders(self, names: Sequence[str]) -> Files:
         probed, errors = self.probe(unseen(self.root, names))

@@ -10,17 +10,16 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import limits
-from ..arguments import Path, check_function, check_kind, check_names, check_whole
+from ..arguments import check_function, check_kind, check_names, check_whole
 from ..budget import Budget
 from ..dataset.dataset import Dataset
 from ..dataset.packing import Buckets
 from ..dataset.sample import Decode, choose_gap, share_memory
-from ..dataset.weighing import WeightsOf
 from ..engine.native import Arena
 from ..engine.open import open_engine
 from ..engine.protocol import ReadingEngine
@@ -34,10 +33,8 @@ from ..order.packed_order import PackedOrder
 from ..order.shuffling import shuffle_quality
 from ..plan.batch_layout import PlanSource
 from ..plan.cache_blocks import measure_cache_blocks
-from ..plan.cursor import Cursor
 from ..plan.readahead import Session
 from ..plan.steps import Assignment, Steps
-from ..ranks.gather import Gather
 from ..ranks.place import Place, choose_place, find_reader
 from ..sharing.leased_budget import LeasedBudget
 from .balancing import Balanced
@@ -48,7 +45,7 @@ from .epoch import DeviceTransfer, EpochIterator, OpenEpoch, OpenIterators, reco
 from .explain import Explanation, Setup, explain_run, hold_images
 from .global_generators import DrawWatch
 from .metrics import serve_if_configured
-from .sampler import Sendable, make_step_sampler
+from .sampler import PositionedLoader, make_step_sampler
 from .sources import ArraySource, DecodeSource, Decoding
 from .step_reader import ReadResources, StepReader, Submit, TicketRouter, make_fork_error
 
@@ -56,7 +53,7 @@ if TYPE_CHECKING:
     from ..cache.agreement import Cache, CacheMembership
 
 
-class Loader(Sendable):
+class Loader(PositionedLoader):
     """Batches of a dataset: every sample once an epoch, in a seeded order, on any number of ranks.
 
     `for batch in loader:` is one epoch; the next `for` is the next epoch, unless `set_epoch` named
@@ -247,62 +244,10 @@ class Loader(Sendable):
         """
         return self.iterate()
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that starts next. Without it epochs count up by themselves."""
-        self.cursor.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the run: a few JSON-able values, the same on every rank, O(1).
-
-        Counts the batches that were handed over, not those read ahead. May be taken at any time.
-        """
-        return self.cursor.state()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the position of `state` with the next epoch, on any world size.
-
-        Raises StateError if the state is of other data, another seed, order or global batch.
-        """
-        self.step_sampler.restore(state)
-
-    def set_weights(
-        self,
-        weights: WeightsOf,
-        *,
-        columns: Mapping[str, Any] | None = None,
-        path: Path | None = None,
-        gather: Gather | None = None,
-    ) -> None:
-        """Weigh the samples again, as `Dataset.weigh` does, from the next epoch on.
-
-        weights, columns:  see `Dataset.weigh`; an array has a weight for each `dataset[i]`.
-        path:    file in which the first rank saves the weights, whole or not at all. States name
-                 it, and a run that continues reads them there. Keep one file for each call that a
-                 checkpoint may go back to.
-        gather:  function that returns the texts of all ranks for this rank's; by default
-                 the process group, as `Cache` finds it.
-
-        All ranks have to call it between epochs, and with the same weights: they compare number,
-        epoch and digest, and a difference is a UsageError on all of them and changes nothing.
-        An epoch draws as many samples as before. In a mixture, passes that have started go on under
-        the new weights.
-
-        A state names the weights by number and digest. It holds the weights of up to 8,192 samples
-        itself. With neither these nor `path`, call this with the same weights before
-        `load_state_dict`. UsageError in the middle of an epoch, for a curriculum, and with
-        shuffle="auto".
-        """
-        self.step_sampler.set_weights(weights, columns, path, gather)
-
     @property
     def sampler(self) -> Loader:
         """This loader itself: trainers call `loader.sampler.set_epoch`."""
         return self
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the position that `state_dict` gives."""
-        return self.cursor.epoch
 
     @property
     def budget(self) -> Budget:
@@ -464,14 +409,6 @@ class Loader(Sendable):
             for order in self.step_sampler.order.parts()
         )
 
-    def count_draws(self) -> list[int]:
-        """Count the samples drawn from each dataset of a mixture, over all epochs.
-
-        They are counted up to the position that `state_dict` gives. Divided by the number of a
-        dataset's samples, they are its passes.
-        """
-        return self.step_sampler.count_draws()
-
     def close(self) -> None:
         """End all threads and free the batch memory; the loader may be iterated again."""
         with self._turn:
@@ -506,18 +443,9 @@ class Loader(Sendable):
     # -- settled at first use ----------------------------------------------------------
 
     @property
-    def place(self) -> Place:
-        """Rank, world size, and their source."""
-        return self.step_sampler.place
-
-    @property
     def steps(self) -> Steps:
         """Geometry of an epoch."""
         return self.step_sampler.steps
-
-    @property
-    def cursor(self) -> Cursor:
-        return self.step_sampler.cursor
 
     # -- an epoch --------------------------------------------------------------------------------
 

@@ -522,13 +522,93 @@ class StepSampler:
         )
 
 
-class Sendable:
-    """A loader that is pickled as torch's are: by the arguments that it was made with, the public
-    attributes that were set since, those of a subclass, and the position where a copy goes on."""
+class PositionedLoader:
+    """A loader with a position in its run.
+
+    It is pickled as torch's are: by the arguments that it was made with, the public attributes that
+    were set since, those of a subclass, and the position where a copy goes on.
+    """
 
     _epochs: EpochTasks
 
-    def _keep_given(self, kind: type[Sendable], given: Mapping[str, Any]) -> None:
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that starts next. Without it epochs count up by themselves."""
+        self._epochs.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the run: a few JSON-able values, the same on every rank, O(1).
+
+        Counts the batches that were handed over, not those read ahead. May be taken at any time.
+        """
+        return self.cursor.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at the position of `state` with the next epoch, on any world size.
+
+        Raises StateError if the state is of other data, another seed, order or global batch.
+        """
+        self._epochs.restore(state)
+
+    def set_weights(
+        self,
+        weights: WeightsOf,
+        *,
+        columns: Mapping[str, Any] | None = None,
+        path: Path | None = None,
+        gather: Gather | None = None,
+    ) -> None:
+        """Weigh the samples again, as `Dataset.weigh` does, from the next epoch on.
+
+        weights, columns:  see `Dataset.weigh`; an array has a weight for each `dataset[i]`.
+        path:    file in which the first rank saves the weights, whole or not at all. States name
+                 it, and a run that continues reads them there. Keep one file for each call that a
+                 checkpoint may go back to.
+        gather:  function that returns the texts of all ranks for this rank's; by default
+                 the process group, as `Cache` finds it.
+
+        All ranks have to call it between epochs, and with the same weights: they compare number,
+        epoch and digest, and a difference is a UsageError on all of them and changes nothing.
+        An epoch draws as many samples as before. In a mixture, passes that have started go on under
+        the new weights.
+
+        A state names the weights by number and digest. It holds the weights of up to 8,192 samples
+        itself. With neither these nor `path`, call this with the same weights before
+        `load_state_dict`. UsageError in the middle of an epoch, for a curriculum, and with
+        shuffle="auto".
+        """
+        self._epochs.set_weights(weights, columns, path, gather)
+
+    def count_draws(self) -> list[int]:
+        """Count the samples drawn from each dataset of a mixture, over all epochs.
+
+        They are counted up to the position that `state_dict` gives. Divided by the number of a
+        dataset's samples, they are its passes.
+        """
+        return self._epochs.count_draws()
+
+    def count_steps(self, epoch: int) -> int:
+        """Count the steps of an epoch; of packed rows, epochs differ."""
+        return self._epochs.count_steps(epoch)
+
+    def state_at(self, epoch: int, step: int) -> dict[str, Any]:
+        """Return the state at the start of a step, as `state_dict` gives it there."""
+        return self._epochs.state_at(epoch, step)
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the position that `state_dict` gives."""
+        return self.cursor.epoch
+
+    @property
+    def cursor(self) -> Cursor:
+        return self._epochs.cursor
+
+    @property
+    def place(self) -> Place:
+        """Rank and world size, and their source."""
+        return self._epochs.place
+
+    def _keep_given(self, kind: type[PositionedLoader], given: Mapping[str, Any]) -> None:
         """Keep the arguments of `kind.__init__`, which are the names that it begins with."""
         self._given = {name: value for name, value in given.items() if name != "self"}
         self._kind_given = kind

@@ -395,6 +395,10 @@ class EpochTasks(Protocol):
     def restore_position(self, position: Any) -> None: ...
     def set_epoch(self, epoch: int) -> None: ...
     def restore(self, state: Mapping[str, Any]) -> None: ...
+    def count_steps(self, epoch: int) -> int: ...
+    def state_at(self, epoch: int, step: int) -> dict[str, Any]: ...
+    def set_weights(self, weights: Any, columns: Any, path: Any, gather: Any) -> None: ...
+    def count_draws(self) -> list[int]: ...
 
 
 class SamplerTasks:
@@ -483,6 +487,19 @@ class SamplerTasks:
         self.cursor.restore(state, 1)
         if state:
             self._tell(self.cursor.epoch)
+
+    def count_steps(self, epoch: int) -> int:
+        del epoch  # all that the sampler tells is its length now
+        return len(self)
+
+    def state_at(self, epoch: int, step: int) -> dict[str, Any]:
+        return self.cursor.state() | {"epoch": epoch, "step": step}
+
+    def set_weights(self, *_: Any) -> None:
+        raise UsageError("the sampler decides what is drawn: tell it the weights")
+
+    def count_draws(self) -> list[int]:
+        raise UsageError("the sampler decides what is drawn: ask it")
 
     def _tell(self, epoch: int) -> None:
         for sampler in self._list_epoch_samplers():

@@ -18,7 +18,7 @@ from ..dataset.sample import Decode
 from ..errors import CollateError, LimitError, UsageError
 from ..loader.batch import Batch
 from ..loader.epoch import SharedIterator
-from ..loader.sampler import Sendable, StepSampler, make_step_sampler
+from ..loader.sampler import PositionedLoader, StepSampler, make_step_sampler
 from ..order.order import Order
 from ..order.selection import Selection, find_base
 from ..plan.batch_layout import Ids
@@ -28,7 +28,7 @@ from .arguments import EpochSampler, parse_shuffle
 from .tensors import TensorLoader, as_tensors
 
 
-class DeviceLoader(Sendable):
+class DeviceLoader(PositionedLoader):
     """Batches as from `DataLoader`, of a data set in the memory of a device.
 
     The first `next` reads all samples once, through the engine, in the order of storage; from
@@ -127,17 +127,8 @@ class DeviceLoader(Sendable):
             self._resident = resident
         return self._resident
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that starts next. Without it epochs count up by themselves."""
-        self._epochs.cursor.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the run, as `DataLoader` does; either loader continues from it."""
-        return self._epochs.cursor.state()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the position of `state` in the next epoch; errors as `DataLoader`."""
-        self._epochs.restore(state)
+    def set_weights(self, *_: Any, **__: Any) -> None:
+        raise UsageError("no weights on a device: use DataLoader")
 
     def close(self) -> None:
         """Give the memory back; iterating again reads the data again."""

@@ -24,12 +24,11 @@ from torch.utils.data import default_convert as convert
 
 import torch
 
-from ..arguments import Path, check_names
+from ..arguments import check_names
 from ..budget import Budget
 from ..dataset.dataset import Dataset
 from ..dataset.packing import Buckets
 from ..dataset.sample import Decode
-from ..dataset.weighing import WeightsOf
 from ..errors import UsageError
 from ..loader.balancing import Balanced
 from ..loader.batch import Batch, pick_fields
@@ -39,16 +38,14 @@ from ..loader.epoch import DeviceTransfer, EpochIterator, OpenEpoch, OpenIterato
 from ..loader.explain import Explanation, MeasureGains, Setup, explain_run, hold_images
 from ..loader.loader import Loader
 from ..loader.metrics import serve_if_configured
-from ..loader.sampler import Sendable, StepSampler, make_step_sampler
+from ..loader.sampler import PositionedLoader, StepSampler, make_step_sampler
 from ..loader.sources import WorkerSource
 from ..loader.worker_processes import WorkerProcesses
 from ..loader.workers import EpochTasks, InlineWorkers, SamplerTasks, Workers, WorkerThreads
 from ..meter import Counters, Meter
 from ..order.order import Order
-from ..plan.cursor import Cursor
 from ..plan.steps import Assignment
-from ..ranks.gather import Gather
-from ..ranks.place import Place, choose_place, detect
+from ..ranks.place import choose_place, detect
 from ..sharing.leased_budget import LeasedBudget
 from .arguments import (
     EpochSampler,
@@ -87,7 +84,7 @@ _frozen = (
 )
 
 
-class DataLoader(Sendable):
+class DataLoader(PositionedLoader):
     """Batches of a dataset, as torch.utils.data.DataLoader gives them, on any number of ranks.
 
     The arguments of torch keep their order, defaults and errors. What differs:
@@ -334,10 +331,6 @@ class DataLoader(Sendable):
             self._open_transfer,
         )
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that starts next. Without it epochs count up by themselves."""
-        self._epochs.set_epoch(epoch)
-
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the run: a few JSON-able values, the same on every rank, O(1).
 
@@ -355,54 +348,12 @@ class DataLoader(Sendable):
                 "on their number and on random numbers alone",
                 stacklevel=2,
             )
-        return self._epochs.cursor.state()
-
-    def count_steps(self, epoch: int) -> int:
-        """Count the steps of an epoch; of packed rows, epochs differ."""
-        if isinstance(self._epochs, StepSampler):
-            return self._epochs.count_steps(epoch)
-        return len(self)
-
-    def state_at(self, epoch: int, step: int) -> dict[str, Any]:
-        """Return the state at the start of a step, as `state_dict` gives it there."""
-        if isinstance(self._epochs, StepSampler):
-            return self._epochs.state_at(epoch, step)
-        return self._epochs.cursor.state() | {"epoch": epoch, "step": step}
+        return super().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the position of `state` with the next epoch.
-
-        Raises StateError if the state is of other data, another seed, order or global batch.
-        """
+        """Continue at the position of `state` with the next epoch; see `Loader`."""
         self._check_seed()
-        self._epochs.restore(state)
-
-    def set_weights(
-        self,
-        weights: WeightsOf,
-        *,
-        columns: Mapping[str, Any] | None = None,
-        path: Path | None = None,
-        gather: Gather | None = None,
-    ) -> None:
-        """Weigh the samples again from the next epoch on; see `Loader.set_weights`."""
-        if not isinstance(self._epochs, StepSampler):
-            raise UsageError("the sampler decides what is drawn: tell it the weights")
-        self._epochs.set_weights(weights, columns, path, gather)
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the position that `state_dict` gives."""
-        return self.cursor.epoch
-
-    @property
-    def cursor(self) -> Cursor:
-        return self._epochs.cursor
-
-    @property
-    def place(self) -> Place:
-        """Rank and world size, and their source."""
-        return self._epochs.place
+        super().load_state_dict(state)
 
     def stats(self) -> dict[str, Any]:
         """Answer "how is my data read, and how much so far?" See `Loader.stats`.
@@ -451,12 +402,6 @@ class DataLoader(Sendable):
         if self._loader is None:
             raise UsageError("worker processes leave no record: use a Loader")
         return self._loader.run_record()
-
-    def count_draws(self) -> list[int]:
-        """Count the samples drawn from each dataset of a mixture; see `Loader.count_draws`."""
-        if not isinstance(self._epochs, StepSampler):
-            raise UsageError("the sampler decides what is drawn: ask it")
-        return self._epochs.count_draws()
 
     def close(self) -> None:
         """End all workers and threads; iterating the loader again starts new ones."""
