@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +333,23 @@ def test_tensors_come_in_bfloat16(tmp_path: Path) -> None:
         loader.close()
     assert [one.dtype for one in tensors] == [torch.float32, torch.bfloat16]
     assert (tensors[0].to(torch.bfloat16) == tensors[1]).all()
+
+
+def test_translated_transforms_are_pickled() -> None:
+    """Worker processes get the same transform: padding, sequence and fill included."""
+    module = torchvision_operations.STANDINS
+    data = pictures.encode(pictures.paint(30, 26))
+    for operations in (
+        [module.RandomHorizontalFlip(1.0), module.RandomCrop(28, (0, 3, 9, 0), fill=9)],
+        [module.ToTensor(), module.Normalize(MEAN, STD), module.Pad(4), module.CenterCrop(31)],
+        [module.Resize(None, 23), module.CenterCrop(21)],
+        [module.CenterCrop((20, 24)), module.Resize(11)],
+    ):
+        ours = images.from_torchvision([*operations, *[module.ToTensor()] * (len(operations) < 3)])
+        copy = pickle.loads(pickle.dumps(ours))
+        made, again = (one(data, penstock.rng(0, 0, 1)) for one in (ours, copy))
+        assert (made == again).all()
+        assert ours.flips_first == copy.flips_first
 
 
 def test_arguments_of_random_crop() -> None:

@@ -98,6 +98,19 @@ def test_the_lines_that_explain_names_run(tmp_path: Path) -> None:
     assert text == str(loader.explain())  # measured once
 
 
+def test_the_lines_open_what_the_folder_has(tmp_path: Path) -> None:
+    """Notes beside images, and folders that look like splits, are options of the named lines."""
+    pictures.write_folder(tmp_path / "train", 4)
+    pictures.write_folder(tmp_path / "test", 4)
+    reading = read(ImageFolder(tmp_path, TRANSFORM))
+    assert "extensions=['.jpg'], split=''" in reading._list_lines()
+    (tmp_path / "train" / "class-0" / "notes.txt").write_text("notes")
+    reading = read(ImageFolder(tmp_path / "train", TRANSFORM))
+    assert "train', extensions=['.jpg'])" in reading._list_lines()
+    (tmp_path / "train" / "class-0" / ".hidden.jpg").write_bytes(b"")
+    assert "other files" in read(ImageFolder(tmp_path / "train", TRANSFORM)).problem
+
+
 def test_measuring_moves_no_generator(tmp_path: Path) -> None:
     """The next draws of the process are those that it would have made without `explain`."""
     pictures.write_folder(tmp_path, 4)
@@ -135,7 +148,7 @@ def test_what_cannot_be_translated_is_named(tmp_path: Path) -> None:
         (ImageFolder(tmp_path, TRANSFORM, target_transform=abs), {}, "target_transform="),
         (ImageFolder(tmp_path, TRANSFORM, extensions=None), {}, "is_valid_file="),
         (ImageFolder(tmp_path, TRANSFORM), {"collate_fn": list}, "collate_fn="),
-        (ImageFolder(tmp_path, TRANSFORM, targets=[0, 0, 0, 1]), {}, "reads other files"),
+        (ImageFolder(tmp_path, TRANSFORM, targets=[0, 0, 0, 1]), {}, "other files or classes"),
     ]
     for dataset, given, words in cases:
         reading = read(dataset, **given)

@@ -45,6 +45,7 @@ class FolderReading:
         self._dataset, self._given = dataset, given
         self._gains: tuple[DecodeGain, ...] | None = None
         self._crop: Any = None
+        self._options: dict[str, Any] = {}  # to open the folder
         self.problem = self._find_problem() or self._find_difference()
 
     @property
@@ -73,21 +74,26 @@ class FolderReading:
         return ""
 
     def _find_difference(self) -> str:
-        """Return how penstock's samples of the folder differ, or ""."""
-        dataset = self._dataset
+        """Return how penstock's samples of the folder differ, or "" and keep options to open it."""
+        dataset, problem = self._dataset, ""
         if len(dataset) > _listed_max:
             return ""
-        try:
-            index = open_dataset(dataset.root, index="memory").index
-            labels = index.labels(np.arange(index.count, dtype=np.uint64))
-        except (PenstockError, OSError) as error:
-            return f"penstock.open refuses the folder: {error}"
-        targets = np.bincount(np.asarray(dataset.targets, np.int64))
-        if labels is None or not np.array_equal(np.bincount(labels), targets):
-            return (
-                f"penstock.open reads other files of the folder: {index.count:,}, by its own rule"
-            )
-        return ""
+        targets = np.bincount(np.asarray(dataset.targets, np.int64), minlength=1)
+        known: dict[str, Any] = {"extensions": list(dataset.extensions)}
+        for options in ({}, known, known | {"split": ""}):
+            try:
+                opened = open_dataset(dataset.root, index="memory", **options)
+            except (PenstockError, OSError) as error:
+                problem = f"penstock.open refuses the folder: {error}"
+                continue
+            labels = opened.index.labels(np.arange(opened.index.count, dtype=np.uint64))
+            counts = None if labels is None else np.bincount(labels, minlength=1)
+            has_classes = list(opened.classes or ()) == list(dataset.classes)
+            if has_classes and counts is not None and np.array_equal(counts, targets):
+                self._options = options
+                return ""
+            problem = "penstock.open finds other files or classes in the folder"
+        return problem
 
     def measure_gains(self, clock: Callable[[], float] = time.monotonic) -> tuple[DecodeGain, ...]:
         """Measure, once, what the core takes for some of the files, and torchvision.
@@ -139,11 +145,14 @@ class FolderReading:
         """Return the lines of a script that read the folder by penstock."""
         given = {name: self._given[name] for name in ("batch_size", "shuffle", "num_workers")}
         options = ", ".join(f"{name}={value!r}" for name, value in given.items() if value)
+        place = ", ".join(
+            [repr(str(self._dataset.root)), *(f"{k}={v!r}" for k, v in self._options.items())]
+        )
         decode = "decode=penstock.images.from_torchvision(transform)"
         lines = (
             "import penstock",
             "from penstock.torch import DataLoader",
-            f"dataset = penstock.open({str(self._dataset.root)!r})",
+            f"dataset = penstock.open({place})",
             f'loader = DataLoader(dataset, {options}, {decode}, as_tuple=("image", "label"))',
         )
         return "\n".join(f"    {line}" for line in lines)
