@@ -99,7 +99,7 @@ BUDGETS = {
     "ranks": 596,
     "sharing": 3_687,
     "testing": 1_676,
-    "torch": 3_050,
+    "torch": 2_971,
     "trainers": 892,
 }
 """Lines of Python that each folder of the library, and each application, may have.
