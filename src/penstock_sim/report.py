@@ -18,7 +18,7 @@ from penstock_bench.page.quantities import size, size_unit, time_unit
 
 from .closed_forms import Floats
 from .scenario import SOURCES, Result, Scenario
-from .sizing import Sizing
+from .sizing import Prices, Sizing
 from .sweep import Outcome, Refusal, Sweep, cached_mb, data_mb
 
 POLICIES = {
@@ -102,18 +102,28 @@ def render_sizing_page(scenario: Scenario, sizing: Sizing, *, command: str = "")
         )
         for policy, costs in sizing.least.items()
     ]
+    sizes, size_name = size_unit(float(sizing.grid.cache_mb[-1]))
+    rates, rate_name = size_unit(float(sizing.grid.storage_mb_s[-1]))
+    times, time_name = time_unit(max((max(row[4:]) for row in numbers), default=1.0))
     return render(
         "sizing.html",
         title=f"{scenario.name} – penstock plan",
         heading="What was planned",
         sizing=sizing,
-        rows=number_rows([f"{row.policy} ({row.form})" for row in chosen], numbers),
+        rows=number_rows(
+            [f"{row.policy} ({row.form})" for row in chosen],
+            numbers,
+            units=(1, 1, sizes, rates, times, times),
+        ),
+        unit_names=(size_name, rate_name, time_name),
+        units=(sizes, rates),
         lines=lines if chosen and len(sizing.grid.nodes) > 1 else [],
         own=float(scenario.training.nodes),
         **_frame(scenario, (), sizing.choices, command)
         | {
             "generator": "penstock plan",
-            "verdict": f"{describe_cheapest(sizing)} {describe_fit(scenario)}",
+            "verdict": f"{describe_cheapest(sizing)} As the scenario has it: "
+            f"{describe_fit(scenario)}",
         },
     )
 
@@ -133,10 +143,18 @@ def describe_cheapest(sizing: Sizing) -> str:
         )
     best = min(choices, key=lambda choice: choice.cost)
     return (
-        f"The cheapest with {within} costs {number(best.cost)}: {best.policy} on "
-        f"{counted(best.nodes, 'node')}, {size(best.cache_mb)} of cache each, storage of "
+        f"The cheapest with {within} costs {number(best.cost)}, {_name_prices(sizing.prices)}: "
+        f"{best.policy} on {counted(best.nodes, 'node')}, {size(best.cache_mb)} of cache each, "
+        f"storage of "
         f"{size(best.storage_mb_s)}/s."
     )
+
+
+def _name_prices(prices: Prices) -> str:
+    """Name what costs are counted in."""
+    if prices == Prices():
+        return "a node counting 1 and all else nothing"
+    return "in the currency of the prices"
 
 
 def _frame(
@@ -236,29 +254,33 @@ def _tabulate_model(model: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     values: dict[str, Any] = {
         "name": model,
         "bound": bound,
-        "rows": _tabulate_results(results, bound),
         "refusals": [
             (mark_policy(refusal.policy), explain_refusal(refusal)) for refusal in refusals
         ],
         "results": results,
     }
     if not results:
-        return values
+        return values | {"rows": [], "unit_names": ("seconds", "seconds", "MB")}
+    unit, name = time_unit(max(result.total_s for result in results))
     per_column = -(-len(results[0].epochs_s) // COLUMNS_MAX)
     moving = [result for result in results if result.policy != "lower_bound"]
+    times = _stack_times(results, bound, per_column)
+    sizes, size_name = size_unit(max(float(row.moved_mb.sum(axis=0).max()) for row in results))
+    units = (unit, times["scale"], sizes)
     return values | {
+        "unit_names": (name, times["unit"], size_name),
+        "rows": _tabulate_results(results, bound, units),
         "replacing": any(result.policy in REPLACING for result in results),
         "per_column": per_column,
-        "bars": _stack_totals(results, bound),
-        "times": _stack_times(results, bound, per_column),
+        "bars": _stack_totals(results, bound, unit) | {"unit": name},
+        "times": times,
         "moved": _stack_bytes(moving, per_column) if moving else None,
-        "epochs": _tabulate_epochs(results, per_column),
+        "epochs": _tabulate_epochs(results, per_column, units),
     }
 
 
-def _stack_totals(results: Sequence[Result], bound: Result | None) -> dict[str, Any]:
+def _stack_totals(results: Sequence[Result], bound: Result | None, unit: float) -> dict[str, Any]:
     """Setup, computing and waiting of each run, in a unit of time."""
-    unit, name = time_unit(max(result.total_s for result in results))
     rows = []
     for result in results:
         total = float(result.epochs_s.sum())
@@ -269,10 +291,13 @@ def _stack_totals(results: Sequence[Result], bound: Result | None) -> dict[str, 
         lengths = [seconds / unit for seconds in (result.setup_s, total - waiting, waiting)]
         row = {"label": mark_policy(result.policy), "parts": lengths, "note": note}
         rows.append(row | {"strong": result.policy == "penstock"})
-    return {"unit": name, "rows": rows}
+    return {"rows": rows}
 
 
-def _tabulate_results(results: Sequence[Result], bound: Result | None) -> list[NumberRow]:
+def _tabulate_results(
+    results: Sequence[Result], bound: Result | None, units: tuple[float, float, float]
+) -> list[NumberRow]:
+    """Numbers of each run; units: of the run, of an epoch and of bytes, as people read them."""
     values = []
     for result in results:
         later = float(result.epochs_s[1:].mean()) if len(result.epochs_s) > 1 else None
@@ -285,6 +310,7 @@ def _tabulate_results(results: Sequence[Result], bound: Result | None) -> list[N
         [mark_policy(result.policy) for result in results],
         values,
         [kinds.get(result.policy) for result in results],
+        (units[0], 1, units[0], units[1], units[1], units[0], *[units[2]] * len(SOURCES)),
     )
 
 
@@ -300,7 +326,7 @@ def _stack_times(results: Sequence[Result], bound: Result | None, size: int) -> 
         stacks = (np.stack([took - waiting, waiting], axis=1) / unit).tolist()
         shown_marks = [] if result.policy in REPLACING else marks
         panels.append((result, mark_policy(result.policy), stacks, shown_marks))
-    return {"unit": name, "high": high / unit, "panels": panels}
+    return {"unit": name, "scale": unit, "high": high / unit, "panels": panels}
 
 
 def _stack_bytes(results: Sequence[Result], size: int) -> dict[str, Any]:
@@ -322,7 +348,9 @@ def _stack_bytes(results: Sequence[Result], size: int) -> dict[str, Any]:
     return {"unit": name, "high": high / unit, "panels": panels}
 
 
-def _tabulate_epochs(results: Sequence[Result], size: int) -> list[NumberRow]:
+def _tabulate_epochs(
+    results: Sequence[Result], size: int, units: tuple[float, float, float]
+) -> list[NumberRow]:
     """Numbers of each epoch, or of groups of `size` epochs."""
     names: list[str] = []
     values: list[list[float | None]] = []
@@ -331,7 +359,8 @@ def _tabulate_epochs(results: Sequence[Result], size: int) -> list[NumberRow]:
         groups = np.stack([_average_groups(column, size) for column in columns], axis=1).tolist()
         names += [result.policy] * len(groups)
         values += [[1 + place * size, *row] for place, row in enumerate(groups)]
-    return number_rows(names, values)
+    scales = (1, units[1], units[1], *[units[2]] * len(SOURCES))
+    return number_rows(names, values, units=scales)
 
 
 def _average_groups(values: Floats, size: int) -> Floats:
@@ -365,7 +394,11 @@ def _tabulate_sweep(sweep: Sweep) -> dict[str, Any]:
         )
         for policy in order
     ]
-    rows = number_rows([mark_policy(policy) for policy in policies], list(by_policy.values()))
+    rows = number_rows(
+        [mark_policy(policy) for policy in policies],
+        list(by_policy.values()),
+        units=[unit] * len(totals),
+    )
     return {"sweep": sweep, "unit": name, "lines": lines, "rows": rows}
 
 

@@ -68,9 +68,9 @@ def duration(seconds: float) -> str:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min" + f" {rest} s" * (rest > 0)
     hours, minutes = divmod(round(seconds / 60), 60)
     if hours < 72:
-        return f"{hours} h {minutes} min"
+        return f"{hours} h" + f" {minutes} min" * (minutes > 0)
     days, hours = divmod(round(seconds / 3600), 24)
-    return f"{days:,} d {hours} h"
+    return f"{days:,} d" + f" {hours} h" * (hours > 0)

@@ -101,17 +101,29 @@ def number_rows(
     names: Sequence[str],
     values: Sequence[Sequence[float | None]],
     kinds: Sequence[str | None] | None = None,
+    units: Sequence[float] | None = None,
 ) -> list[NumberRow]:
-    """Rows of numbers, as people read them and exactly; a column has one number of decimals."""
-    columns = zip(*values, strict=True)
+    """Rows of numbers, as people read them and exactly; a column has one number of decimals.
+
+    units: of each column, in which people read its numbers.
+    """
+    scales = units or [1.0] * max(map(len, values), default=0)
+    columns = [
+        [None if value is None else value / unit for value in column]
+        for column, unit in zip(zip(*values, strict=True), scales, strict=True)
+    ]
     decimals = [
         _count_decimals([value for value in column if value is not None]) for column in columns
     ]
+    shown = [
+        [_round_to(value, digits) for value in column]
+        for column, digits in zip(columns, decimals, strict=True)
+    ]
     return [
-        NumberRow(
-            name, [(_round_to(*pair), pair[0]) for pair in zip(row, decimals, strict=True)], kind
+        NumberRow(name, list(zip(texts, row, strict=True)), kind)
+        for name, texts, row, kind in zip(
+            names, zip(*shown, strict=True), values, kinds or [None] * len(names), strict=True
         )
-        for name, row, kind in zip(names, values, kinds or [None] * len(names), strict=True)
     ]
 
 
