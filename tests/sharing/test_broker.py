@@ -484,6 +484,6 @@ def test_off_is_no_place() -> None:
     ],
 )
 def test_rates(text: str, rate: float) -> None:
-    from penstock.cli.broker import parse_rate
+    from penstock.cli.broker import parse_amount
 
-    assert parse_rate("--bytes-per-s", text) == rate
+    assert parse_amount("--bytes-per-s", text, "1GB/s") == rate

@@ -100,7 +100,8 @@ class DiskTier:
         self._table = own_descriptor(open_own, os.path.join(folder, "tier.table"), os.O_RDWR)
         self._data = _open_direct(folder)
         self.arena = Arena(limits.disk_buffers_bytes_max)
-        self._writable = True
+        self.is_writable = True
+        """True while cache blocks are still written: no write of this rank has failed."""
         self._lock = threading.Lock()
         self._counted = {"read": 0, "written": 0, "damaged": 0}
 
@@ -155,18 +156,13 @@ class DiskTier:
         """Address by which others attach."""
         return self._slots.address
 
-    @property
-    def is_writable(self) -> bool:
-        """True while cache blocks are still written: no write of this rank has failed."""
-        return self._writable
-
     def claim(self, slots: Int) -> Codes:
         """Claim slots; return READY, MINE (to be given to `write` or `abandon`) or BUSY for each.
 
         Once nothing is written any more, a slot that is not READY is LEFT_OUT: nobody is to wait
         for it.
         """
-        if self._writable:
+        if self.is_writable:
             return self._slots.claim(slots)
         return np.where(self._slots.offsets(slots) >= 0, READY, LEFT_OUT).astype(np.uint8)
 
@@ -249,7 +245,7 @@ class DiskTier:
         try:
             lengths = np.array([block.nbytes for block in cache_blocks], np.int64)
             at = np.full(len(slots), -1)
-            for i in range(len(slots)) if self._writable else ():
+            for i in range(len(slots)) if self.is_writable else ():
                 at[i] = self._slots.allocate(lengths[i : i + 1])[0]
             rows = np.flatnonzero(at >= 0)
             places = at + _PAGE
@@ -292,7 +288,7 @@ class DiskTier:
 
     def _stop_writing(self, error: OSError) -> None:
         with self._lock:
-            first, self._writable = self._writable, False
+            first, self.is_writable = self.is_writable, False
         if first:
             what = f"the disk tier in {self.folder} keeps no more cache blocks: {error.strerror}"
             remedy = "free space or repair the disk; the rest is read from storage"

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ..engine.atomic_file import Bytes
 from ..engine.native import crc32c
+from ..index.codecs.thrift import pack_varint
 
 Parts = Sequence[tuple[str, Bytes]]
 """The named parts of a sample, as the container holds them."""
@@ -181,20 +182,11 @@ def encode_datum(data: Bytes, label: int, shape: tuple[int, int, int] | None) ->
 
 
 def _encode_field(number: int, *pieces: Bytes) -> list[Bytes]:
-    return [bytes([number << 3 | 2]) + _encode_varint(sum(map(len, pieces))), *pieces]
+    return [bytes([number << 3 | 2]) + pack_varint(sum(map(len, pieces))), *pieces]
 
 
 def _encode_number(number: int, value: int) -> bytes:
-    return bytes([number << 3]) + _encode_varint(value & 0xFFFFFFFFFFFFFFFF)
-
-
-def _encode_varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return bytes([number << 3]) + pack_varint(value)
 
 
 def _encode_varints(values: npt.NDArray[Any]) -> bytes:

@@ -28,24 +28,20 @@ class CpuThrottle:
     def __init__(self, rate: float | None = None) -> None:
         self._lock = threading.Lock()
         self._waiting: set[WakeUp] = set()  # of each thread that waits
-        self._rate = rate
+        self.rate = rate
+        """Processor seconds a second."""
         self._account = RateAccount()  # of nanoseconds
         self._account.set_rate(None if rate is None else rate * 1e9, 0)
         self._closed = False
         self._limits = 0  # times that a limit was introduced: use before the last is not charged
         self._own = threading.local()
 
-    @property
-    def rate(self) -> float | None:
-        """Processor seconds a second."""
-        return self._rate
-
     def adopt(self, rate: float | None) -> None:
         """Apply a rate from now on. A debt remains until there is no limit."""
         with self._lock:
-            if self._rate is None:
+            if self.rate is None:
                 self._limits += 1  # time used without a limit is free
-            self._rate = rate
+            self.rate = rate
             self._account.set_rate(None if rate is None else rate * 1e9, time.monotonic_ns())
         self._wake_all()
 
@@ -82,18 +78,18 @@ class CpuThrottle:
 
         Numbers count from 0; the rate is taken to keep thread 0 busy always.
         """
-        if self._rate is None:
+        if self.rate is None:
             return
 
         def find_wait_s() -> float:
-            is_wanted = self._rate is None or number < self._rate or not number
+            is_wanted = self.rate is None or number < self.rate or not number
             return 0.0 if is_wanted else _wait_s
 
         self._wait_while(find_wait_s)
 
     def take_turn(self) -> None:
         """Charge the calling thread for its time since its last turn, then wait."""
-        if self._rate is None:
+        if self.rate is None:
             return
         used_ns = time.thread_time_ns()
         before_ns, limits = getattr(self._own, "paid", (used_ns, self._limits))

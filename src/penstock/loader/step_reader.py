@@ -68,15 +68,11 @@ class StepReader:
         self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
         self.reserved_bytes = 0  # not to be used for reading ahead: decoding will need them
         self._plan_fault: Exception | None = None  # of the step after those requested
-        self._closed = False
+        self.closed = False
+        """True if nothing more will come."""
         self._pid, self._forks = os.getpid(), threads.forks
         self._reference = weakref.ref(self)
         resources.router.add(self)
-
-    @property
-    def closed(self) -> bool:
-        """True if nothing more will come."""
-        return self._closed
 
     def ask(self) -> StepPlan | None:
         """Return the step that the user asks for now, None after the last. Raises ForkError."""
@@ -87,7 +83,7 @@ class StepReader:
             fault, self._plan_fault = self._plan_fault, None
             self.close()
             raise fault
-        if self._closed or (not requested and self.session.finished):
+        if self.closed or (not requested and self.session.finished):
             return None
         if self._timeout_s is not None:
             self._deadline_s = time.monotonic() + self._timeout_s
@@ -142,7 +138,7 @@ class StepReader:
         if self.session.reached <= step:
 
             def has_arrived() -> bool:
-                return self._closed or self.session.reached > step
+                return self.closed or self.session.reached > step
 
             self.resources.router.wait(has_arrived)
             while not has_arrived():
@@ -152,7 +148,7 @@ class StepReader:
                 self.resources.router.wait(has_arrived)
         if step in self._faults:
             raise self._faults[step]
-        if self._closed:
+        if self.closed:
             raise UsageError("the iterator was closed")
         return self._buffers[step]
 
@@ -176,7 +172,7 @@ class StepReader:
         Returns False if there is nothing to give up: it was handed over already; or it has not even
         arrived, so that the reader cannot go on and is closed.
         """
-        if self._closed:
+        if self.closed:
             return False
         if self._forks != threads.forks:  # the thread that holds the lock may not exist here
             self.close()
@@ -184,7 +180,7 @@ class StepReader:
         with self.resources.router.lock:
             if self.session.finished or self.session.head.step != self._asked:
                 return False
-            if self._closed or self.session.reached <= self._asked:
+            if self.closed or self.session.reached <= self._asked:
                 self.close()
                 return False
         self.hand_over()
@@ -203,7 +199,7 @@ class StepReader:
     def close(self) -> None:
         """Stop here. The engine finishes the reads in flight, and their bytes are dropped."""
         # Without the lock: destructors call this, in whatever a thread is doing.
-        self._closed = True
+        self.closed = True
         self._buffers.clear()
         self._faults.clear()
 

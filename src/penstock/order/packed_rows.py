@@ -47,7 +47,8 @@ class RowCounts:
         self._count_window = count_window
         self._counts: Integers = np.full(windows, -1, np.int64)
         self._walks = [_Walk(0, 0, windows)]
-        self._has_claim = False  # of a state, and not checked
+        self.has_claim = False
+        """True if a state says how many rows come before a window, and that was not checked."""
 
     @property
     def complete(self) -> bool:
@@ -63,11 +64,6 @@ class RowCounts:
         """Return whether a window is counted."""
         return bool(self._counts[window] >= 0)
 
-    @property
-    def has_claim(self) -> bool:
-        """True if a state says how many rows come before a window, and that was not checked."""
-        return self._has_claim
-
     def fill(self, window: int, rows: int) -> None:
         """Take over the count of a window."""
         self._counts[window] = rows
@@ -80,7 +76,7 @@ class RowCounts:
         Counts one window. StateError if that is known to be false; nothing has changed then.
         """
         if row == 0 and window == before == 0:
-            self._walks, self._has_claim = self._walks[:1], False
+            self._walks, self.has_claim = self._walks[:1], False
             return
         said = f"the state says that row {row:,} ends in window {window}, after {before:,} rows"
         remedy = "it is damaged, or documents have other lengths than when it was saved"
@@ -92,7 +88,7 @@ class RowCounts:
             rows = walk.rows - before
             raise StateError(f"{said}, and that window has {rows:,}: {remedy}")
         self._check(walk)
-        self._walks, self._has_claim = [_Walk(0, 0, self.windows), walk], True
+        self._walks, self.has_claim = [_Walk(0, 0, self.windows), walk], True
 
     def reach(self, rows: int) -> int:
         """Count on until `rows` rows of the epoch are known; return the known rows."""
@@ -141,8 +137,8 @@ class RowCounts:
 
     def check_claim(self) -> None:
         """Compare the rows that a state says come before its window, once these are counted."""
-        if self._has_claim and self._check(self._walks[-1]):
-            self._has_claim = False
+        if self.has_claim and self._check(self._walks[-1]):
+            self.has_claim = False
 
     def _check(self, claim: _Walk) -> bool:
         """Return whether the rows before a walk are counted; StateError if they are others."""

@@ -215,7 +215,8 @@ class CacheSession:
         self._loads: dict[int, LoadBlocks] = {}
         self._loading: dict[tuple[NodeTier, int], int] = {}  # by slot, its load
         self._sources: dict[int, _Source] = {}
-        self._passing_bytes = 0  # of sources
+        self.passing_bytes = 0
+        """Bytes of memory for cache blocks on their way to or from the disk."""
         self._reads: dict[int, _OpenStep] = {}
         self._nodes = tuple(nodes)
         # Of each node, what is to be asked of it: rows of steps, each part of no more than a fetch.
@@ -242,11 +243,6 @@ class CacheSession:
         """True if nothing is on its way: no step, no request, no claim, no memory."""
         open_parts = (self._steps, self._requests, self._wants, self._loads, self._sources)
         return not any(open_parts) and not (self._waiting or self._peer_requests or self._fetches)
-
-    @property
-    def passing_bytes(self) -> int:
-        """Bytes of memory for cache blocks on their way to or from the disk."""
-        return self._passing_bytes
 
     def find_in_memory(self, keys: Keys) -> tuple[Keys, Int] | None:
         """Return the cache blocks and slots of keys if this node's memory keeps all of them.
@@ -487,7 +483,7 @@ class CacheSession:
     def _is_full(self) -> bool:
         """True if cache blocks on their way to or from the disk take all memory that they may, or
         claims are open that may take it."""
-        if self._passing_bytes >= max(1, self.disk_buffer_bytes):
+        if self.passing_bytes >= max(1, self.disk_buffer_bytes):
             return True
         return self._is_claiming
 
@@ -594,7 +590,7 @@ class CacheSession:
         """True if sources that others use leave memory: of those who wait, the last one to take
         some always may go on."""
         sources = {*waiting.sources, *waiting.waiting} & self._sources.keys()
-        others_bytes = self._passing_bytes - sum(self._sources[source].bytes for source in sources)
+        others_bytes = self.passing_bytes - sum(self._sources[source].bytes for source in sources)
         return others_bytes < max(1, self.disk_buffer_bytes)
 
     def _give_up(self, waiting: _OpenWant, slots: int) -> None:
@@ -654,7 +650,7 @@ class CacheSession:
 
     def _open_source(self, number: int, size_bytes: int) -> None:
         self._sources[number] = _Source(size_bytes)
-        self._passing_bytes += size_bytes
+        self.passing_bytes += size_bytes
 
     def _drop_sources(self, waiting: _OpenWant) -> None:
         for number in waiting.sources:
@@ -663,7 +659,7 @@ class CacheSession:
 
     def _release_unused(self, number: int) -> None:
         if not self._sources[number].users:
-            self._passing_bytes -= self._sources.pop(number).bytes
+            self.passing_bytes -= self._sources.pop(number).bytes
             self.actions.append(ReleaseSource(number))
 
     def _is_busy(self) -> bool:

@@ -139,15 +139,8 @@ class AuthenticatedLines(Lines):
     caller:  True on the side that has connected.
     """
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        key: bytes,
-        *,
-        caller: bool,
-        most: int = limits.broker_line_bytes,
-    ) -> None:
-        super().__init__(connection, most=most + _code_bytes)
+    def __init__(self, connection: socket.socket, key: bytes, *, caller: bool) -> None:
+        super().__init__(connection, most=limits.broker_line_bytes + _code_bytes)
         self._key = key
         self._sides = (_caller, _called) if caller else (_called, _caller)
         self._nonces = [os.urandom(32).hex().encode(), b""]

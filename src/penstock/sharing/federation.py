@@ -37,14 +37,10 @@ class FallbackRate:
         self._own = own_bytes_per_s
         self._gather_s = gather_s
         self._rate = self._floor = own_bytes_per_s
-        self._leased = False
+        self.leased = False
+        """True if there is a lease now."""
         self._lease: Lease | None = None
         self._heard_s = self._ended_s = self._gathered_s = -math.inf
-
-    @property
-    def leased(self) -> bool:
-        """True if there is a lease now."""
-        return self._leased
 
     def rate(self, lease: Lease | None, now_s: float, *, has_ended: bool = False) -> float:
         """Return the rate from now on.
@@ -55,8 +51,8 @@ class FallbackRate:
         if lease is None or has_ended:
             self._lose(now_s)
             return min(self._own, self._rate)
-        if not self._leased:
-            self._leased = True
+        if not self.leased:
+            self.leased = True
             # The very first lease comes from a broker that was not away.
             self._gathered_s = -math.inf if self._ended_s == -math.inf else now_s + self._gather_s
         if lease is not self._lease:  # renewed, perhaps with equal values
@@ -70,8 +66,8 @@ class FallbackRate:
         return min(self._own, self._rate)
 
     def _lose(self, now_s: float) -> None:
-        if self._leased:
-            self._leased = False
+        if self.leased:
+            self.leased = False
             self._ended_s = now_s + self._lasts_s
             self._rate = min(self._rate, self._floor)
         elif now_s >= self._ended_s:

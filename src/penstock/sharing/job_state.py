@@ -181,14 +181,10 @@ class Drift:
         self, profile: JobProfile, *, tolerance: float = 0.2, windows: int = 3, weight: float = 0.5
     ) -> None:
         self._tolerance, self._windows, self._weight = tolerance, windows, weight
-        self._base = profile
+        self.profile = profile
+        """Profile that measured windows are compared with."""
         self._smooth = {name: float(getattr(profile, name)) for name in _followed}
         self._off = dict.fromkeys(_followed, 0)
-
-    @property
-    def profile(self) -> JobProfile:
-        """Profile that measured windows are compared with."""
-        return self._base
 
     def observe(self, measured: JobProfile) -> JobProfile | None:
         """Take one window; return the smoothed profile if shares should be divided again, else
@@ -200,7 +196,7 @@ class Drift:
             if smooth < limits.allocation_number_min:
                 smooth = value  # has faded to nothing, and profiles hold no number that small
             self._smooth[name] = smooth
-            base = float(getattr(self._base, name))
+            base = float(getattr(self.profile, name))
             side = self._side(value, base)
             streak = self._off[name]
             if side == 0 or side != self._side(smooth, base):
@@ -210,9 +206,9 @@ class Drift:
         if max(map(abs, self._off.values())) < self._windows:
             return None
         smoothed: dict[str, Any] = dict(self._smooth)
-        self._base = replace(measured, **smoothed)
+        self.profile = replace(measured, **smoothed)
         self._off = dict.fromkeys(_followed, 0)
-        return self._base
+        return self.profile
 
     def _side(self, value: float, base: float) -> int:
         """Return 1 above the tolerance, -1 below, 0 within."""

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock import limits
 from penstock.errors import FormatError, UsageError
-from penstock.index.codecs.thrift import _pack_varint
+from penstock.index.codecs.thrift import pack_varint
 from tests.slices import first
 
 pa = pytest.importorskip("pyarrow")
@@ -324,9 +324,9 @@ def test_pages_beyond_the_footer_take_no_memory(tmp_path):
     pq.write_table(table, path, compression="zstd", use_dictionary=False)
     stated = pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size
     head, end = path.read_bytes()[:-5_000_000], path.read_bytes()[-5_000_000:]
-    lie = _pack_varint(2 * LONG_BYTES)
-    assert len(lie) == len(_pack_varint(2 * stated))
-    path.write_bytes(head + end.replace(_pack_varint(2 * stated), lie))
+    lie = pack_varint(2 * LONG_BYTES)
+    assert len(lie) == len(pack_varint(2 * stated))
+    path.write_bytes(head + end.replace(pack_varint(2 * stated), lie))
     data = penstock.open(path, index="memory")
     with most_allocated() as most, pytest.raises(FormatError, match="where the footer says"):
         data[0]

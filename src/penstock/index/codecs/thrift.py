@@ -166,23 +166,23 @@ def pack_struct(fields: Sequence[tuple[int, int, Any]]) -> bytes:
 
 def _pack_value(kind: int, value: Any) -> bytes:
     if kind in (I32, I64):
-        return _pack_varint(value << 1 ^ value >> 63)
+        return pack_varint(value << 1 ^ value >> 63)
     if kind == STRING:
-        return _pack_varint(len(value)) + bytes(value)
+        return pack_varint(len(value)) + bytes(value)
     if kind == LIST:
         inner, values = value
         assert len(values) < 1 << 31
-        head = bytes([0xF0 | inner]) + _pack_varint(len(values))
+        head = bytes([0xF0 | inner]) + pack_varint(len(values))
         return head + b"".join(_pack_value(inner, element) for element in values)
     assert kind == STRUCT
     return bytes(value)
 
 
-def _pack_varint(value: int) -> bytes:
+def pack_varint(value: int) -> bytes:
+    """Pack a whole number of 64 bits, seven of them a byte, as protocol buffers do too."""
     value &= (1 << 64) - 1
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    return bytes([*out, value])
