@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from docsite import PAGES, ROOT, api, commands, search, tables
+from docsite import PAGES, ROOT, api, commands, llms, search, tables
 
 FENCE = re.compile(r"^ {0,3}(```|~~~)")
 LINK = re.compile(r"(?<!\\)\]\(<?([^)\s>]+)>?\)")
@@ -71,12 +71,15 @@ def assemble() -> int:
     shutil.rmtree(PAGES, ignore_errors=True)
     texts = collect()
     places = Places(texts)
+    written = {}
     for name, page in texts.items():
         target = PAGES / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        text = translate_links(PurePosixPath(name), page, places)
+        written[name] = text = translate_links(PurePosixPath(name), page, places)
         head = search.write_head(name) + (WIDE if name == "index.md" else "")
         target.write_text(f"---\n{head}---\n\n{text}")
+    for name, text in llms.write_files(written).items():
+        (PAGES / name).write_text(text)
     for path in sorted((ROOT / "docs").rglob("*")):
         if path.is_file() and path.suffix != ".md":
             copy_file(path, PAGES / path.relative_to(ROOT / "docs"))

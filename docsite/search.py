@@ -47,7 +47,9 @@ LEFT_OUT = ("internals/changelog.md", "internals/changes/")
 """Pages that the search does not know: they name everything and explain nothing."""
 
 WORDS = {
+    "how/from-dataloader.md": "pytorch migrate",
     "how/labels-elsewhere.md": "csv join hdf5",
+    "how/migrate.md": "migration convert port",
     "how/memory.md": "ram oom",
     "how/questions.md": "faq help troubleshooting corrupt slow error",
     "how/ranks.md": "slurm srun torchrun mpi mpiexec multi-node distributed",
@@ -80,6 +82,7 @@ QUESTIONS = {
     "how much memory": "how/memory.html",
     "LLM": "tutorials/language-model.html",
     "macOS": "install.html",
+    "migrate from pytorch": "how/from-dataloader.html",
     "mix with weights": "how/mix-data-sets.html",
     "num_workers": "start/which-class.html",
     "pad lengths": "concepts/batches.html",

@@ -13,6 +13,7 @@ from docsite.blocks import find_blocks, list_commands, make_program
 from docsite.check import judge
 from docsite.docstrings import as_markdown
 from docsite.drawings import FOLDER, draw_all
+from docsite.llms import first_sentence, list_names, list_pages
 from docsite.pages import (
     CUT,
     Places,
@@ -211,3 +212,15 @@ def test_a_stub_stands_in_for_what_is_not_built() -> None:
     core = make_stand_in("penstock._core", ROOT / "src" / "penstock" / "_core.pyi")
     assert core.get_sanitizers() is None
     assert isinstance(core.Permutation(3, 4), core.Permutation)
+
+
+def test_programs_read_pages_and_names() -> None:
+    """llms.txt has the menu without internals, and a sentence of each page; llms-full.txt the
+    arguments of the main names."""
+    menu = [{"Start": ["a.md", {"More": "b.md"}]}, {"Internals": [{"Tests": "c.md"}]}]
+    assert list(list_pages(menu, "")) == [("Start", "a.md"), ("Start", "b.md")]
+    page = "# Title\n\n```sh\nmake\n```\n\nA [link](to.md) that is `code`: some, e.g. this. More.\n"
+    assert first_sentence(page) == "A link that is `code`: some, e.g."
+    text = "\n".join(list_names())
+    assert "Loader(dataset: Dataset, batch_size: int | None = None" in text
+    assert "## penstock.images.from_torchvision" in text

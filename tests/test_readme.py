@@ -24,6 +24,7 @@ from tests import warm
 from tests.convert.tokenizers_made import train
 from tests.hub import serve_hub
 from tests.index.formats.annotated import make_coco, write_coco, write_pairs, write_tar
+from tests.index.formats.writers import write_mds
 from tests.services import KEY, SECRET, environment, moto
 
 ROOT = Path(__file__).parent.parent
@@ -65,6 +66,7 @@ tokenize = lambda sample: {"input_ids": np.asarray(sample["tokens"])}
 """The names that a page takes for granted: those of the reader's own program."""
 LINKED = [
     "README.md",
+    "AGENTS.md",
     "benchmarks/README.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 ]
@@ -98,6 +100,8 @@ def data(tmp_path: Path) -> Path:
             members |= {f"{number}.jpg": b"jpg", f"{number}.txt": b"text"}
             members[f"{number}.json"] = b'{"width": 80}'
         write_tar(tmp_path / f"pairs-{shard}.tar", members)
+    shard = [[bytes([number, 0] * 4)] for number in range(40)]
+    write_mds(tmp_path / "mds", {"tokens": ("ndarray:uint16:4", 8)}, [shard])
     database = lmdb.open(str(tmp_path / "database"), map_size=1 << 20)
     with database, database.begin(write=True) as transaction:
         for number in range(300):
@@ -182,6 +186,7 @@ def test_the_readme_is_short() -> None:
     text = README.read_text()
     assert len(text.splitlines()) <= LINES_MAX
     assert len(text.split()) <= WORDS_MAX
+    assert len((ROOT / "AGENTS.md").read_text().splitlines()) <= 80
     assert len(python_blocks("README.md")[0].splitlines()) <= 25
 
 

@@ -1,4 +1,4 @@
-"""The pages of docs/trainers: their Python runs under the trainer that each is about."""
+"""The pages of docs/trainers and that of Grain: their code runs under the library of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from docsite.blocks import find_blocks, make_program
 from tests import ROOT
 
 FOLDER = ROOT / "docs" / "trainers"
-PAGES = sorted(FOLDER.glob("*.md"))
+MIGRATIONS = [ROOT / "docs" / "how" / "from-grain.md"]
+"""Pages with a program of the library's own, which this environment alone has."""
+PAGES = [*sorted(FOLDER.glob("*.md")), *MIGRATIONS]
 
 COMMON = """
 import numpy as np, torch, penstock
@@ -58,6 +60,7 @@ optimizer = {"type": "SGD", "params": {"lr": 1e-6}}
 config = {"train_micro_batch_size_per_gpu": 32, "optimizer": optimizer}
 """,
     ),
+    "from-grain": ("grain", ""),
     "jax": (
         "jax",
         """
@@ -143,7 +146,7 @@ STAND_INS = {"meshes": {"(2, 4, 2)": "(1, 1, 1)"}}
 @pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs_as_printed(page: Path, tmp_path: Path) -> None:
-    """All blocks of Python of a page are one program, which ends without an error."""
+    """All blocks of a page are one program, which ends without an error."""
     text = page.read_text()
     library, prelude = NEEDS[page.stem]
     if find_spec(library) is None:
@@ -155,7 +158,9 @@ def test_the_code_of_a_page_runs_as_printed(page: Path, tmp_path: Path) -> None:
     np.arange(200 * 32, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
     (np.arange(200 * 32) % 50).astype(np.uint16).tofile(tmp_path / "documents.bin")
     program = tmp_path / "page.py"
-    program.write_text(make_program(str(page.relative_to(ROOT)), text, COMMON + prelude))
+    name = str(page.relative_to(ROOT))
+    everything = page in MIGRATIONS
+    program.write_text(make_program(name, text, COMMON + prelude, everything))
     done = subprocess.run(
         [sys.executable, str(program)],
         cwd=tmp_path,
