@@ -203,7 +203,7 @@ class _Translation:
         name, values = operation.name, operation.values
         mode = getattr(values.interpolation, "value", values.interpolation)
         if mode not in _bilinear:
-            raise _build_error(f"{name}(interpolation={mode!r}) is not in the core, bilinear is")
+            raise _build_error(f"{name}(interpolation={mode!r}) is not bilinear")
         # Pillow's images are antialiased if nothing was chosen; tensors then are not.
         chosen = getattr(values, "antialias", None)
         if chosen is not True and (chosen is False or self.dtype):
@@ -250,17 +250,17 @@ class _Translation:
 
     def read_dtype(self, operation: _Operation) -> None:
         if not self.dtype:
-            what = f"{operation.name} before {' or '.join(_converters)} leaves images as they are"
+            what = f"{operation.name} before {', '.join(_converters)} has no effect"
             raise _build_error(what, "put it behind")
+        if isinstance(operation.values.dtype, Mapping):
+            raise _build_error("ToDtype(dtype={...}) is not in the core", "give one dtype")
         scales = operation.name == "ConvertImageDtype" or bool(operation.values.scale)
         self._convert(operation.name, operation.values.dtype, scales)
 
     def _convert(self, name: str, dtype: Any, scales: bool) -> None:
         dtype = str(dtype).removeprefix("torch.")
         if dtype not in _dtypes:
-            raise _build_error(
-                f"{name}: dtype {dtype:.40} is not in the core", f"use one of {_dtypes}"
-            )
+            raise _build_error(f"{name}: {dtype:.24} is not in the core", _dtype_remedy)
         if dtype == "uint8" != self.dtype:
             if not scales or (self.mean, self.std) != ([0.0] * 3, [1.0] * 3):
                 raise _build_error(f"{name}: values of {self.dtype} are no levels of uint8")
