@@ -154,6 +154,40 @@ def test_interrupted_epochs_leave_few_slots(taken: int) -> None:
     workers.close()
 
 
+FULL = """
+import os, resource, sys
+import numpy as np
+import penstock
+from penstock.loader.worker_processes import WorkerProcesses
+
+workers = WorkerProcesses(lambda number: lambda size: np.zeros(size), 1)
+assert len(workers.result(workers.submit(9))[0]) == 9
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+taken = []
+try:
+    while True:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+for spare in taken[:int(sys.argv[1])]:
+    os.close(spare)
+assert len(workers.result(workers.submit(9))[0]) == 9  # in memory that is there
+try:
+    print(len(workers.result(workers.submit(9999))[0]))
+except penstock.errors.LimitError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("spare", [0, 1, 2])
+def test_the_limit_of_descriptors_is_named(spare: int) -> None:
+    """A larger batch takes two descriptors for a moment; without these an error names the limit."""
+    command = [sys.executable, "-c", FULL, str(spare)]
+    done = warm.run(command, capture_output=True, text=True, timeout=120, check=False, lean=True)
+    assert done.returncode == 0, done.stderr
+    assert str(done.stdout).strip() == "9999" if spare == 2 else "(`ulimit -n`)" in str(done.stdout)
+
+
 LIMITED = """
 import os, resource, sys
 import numpy as np

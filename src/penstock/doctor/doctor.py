@@ -335,7 +335,7 @@ def _list_settings(
     yield Setting("read-ahead", f"{ahead / 1e6:,.0f} MB, {steps} steps", why)
     yield Setting("decode_threads", str(machine.cores), "one for each core")
     cache_block = _choose_cache_block(dataset, choice, read)
-    yield _advise_cache(dataset, machine, cache_block)
+    yield _advise_cache(dataset, machine)
     yield Setting("samples per cache block", f"{cache_block.samples:,}", cache_block.reason)
 
 
@@ -365,7 +365,7 @@ def _choose_cache_block(
     return choose_cache_block(index.count, index.mean_bytes, summarize_cost(read.probed))
 
 
-def _advise_cache(dataset: Dataset, machine: Machine, cache_block: CacheBlockChoice) -> Setting:
+def _advise_cache(dataset: Dataset, machine: Machine) -> Setting:
     total, room = dataset.index.total_bytes, machine.room_bytes
     size = f"{total / 1e9:,.3g} GB"
     if total <= room:

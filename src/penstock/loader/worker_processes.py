@@ -42,7 +42,7 @@ import numpy as np
 
 from .. import limits
 from ..engine.threads import build_refusal, start_threads
-from ..errors import UsageError, WorkerError
+from ..errors import LimitError, UsageError, WorkerError
 from .decode import make_raisable
 from .workers import (
     Opening,
@@ -203,7 +203,7 @@ class WorkerProcesses:
                 reply = _Reply._make([*answer[:5], WorkerTime(*answer[5:])])
                 slot = worker.tasks.pop(reply.ticket)
                 if reply.fresh:
-                    slot.map(recv_handle(worker.connection), reply.fresh)
+                    slot.receive(worker.connection, reply.fresh)
             except (EOFError, ConnectionError):
                 ended.add(worker)
                 continue
@@ -262,7 +262,7 @@ class _Worker:
             with _block_interrupts():
                 self.process.start()
             # A forked child that exits would end the workers of its parent. Ours end by themselves.
-            _list_children().discard(self.process)
+            getattr(multiprocessing.process, "_children", set()).discard(self.process)
         except OSError as error:
             self.connection.close()
             raise build_refusal(f"worker process {number} did not start", error) from None
@@ -350,8 +350,16 @@ class _Slot:
         self.memory: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(0, np.uint8)
         self.descriptor: int | None = None
 
-    def map(self, descriptor: int, size: int) -> None:
-        """Map other memory, and close its descriptor."""
+    def receive(self, connection: Connection, size: int) -> None:
+        """Map the memory whose descriptor comes next. LimitError if the process may have no more
+        descriptors: it takes two for a moment."""
+        try:
+            descriptor = recv_handle(connection)
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, ConnectionError):
+                raise
+            what = "the memory of a worker's batch cannot be opened: the limit of open files"
+            raise LimitError(f"{what} (`ulimit -n`) is reached: raise it, or close some") from None
         try:
             self.memory = np.asarray(_SharedMap(descriptor, size))
         finally:
@@ -366,7 +374,7 @@ class _Slot:
         try:
             # Not ftruncate: lack of memory is an error here, and would be a signal later.
             os.posix_fallocate(descriptor, 0, size)
-            self.map(os.dup(descriptor), size)
+            self.memory = np.asarray(_SharedMap(descriptor, size))
         except BaseException:
             os.close(descriptor)
             raise
@@ -476,12 +484,6 @@ def _stop(workers: list[_Worker], pid: int) -> None:
             worker.process.close()
         worker.connection.close()
     workers.clear()
-
-
-def _list_children() -> set[BaseProcess]:
-    """List the processes that multiprocessing ends when an interpreter does."""
-    children: set[BaseProcess] = getattr(multiprocessing.process, "_children", set())
-    return children
 
 
 # -- inside a worker process -----------------------------------------------------------------------

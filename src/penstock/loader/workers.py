@@ -147,7 +147,7 @@ class Workers(Protocol):
 
     def counters(self) -> dict[str, int]:
         """Return the known counters of their reading: bytes and runs (read operations), or none."""
-        ...
+        return {}
 
     def close(self) -> None:
         """End the workers; queued tasks are dropped."""
@@ -157,7 +157,7 @@ class Workers(Protocol):
 # -- in the calling thread -------------------------------------------------------------------------
 
 
-class InlineWorkers:
+class InlineWorkers(Workers):
     """Workers in the calling thread: a task is done when its result is asked for. Threads take
     turns, as they would with one worker."""
 
@@ -187,9 +187,6 @@ class InlineWorkers:
     def drop(self, ticket: int) -> None:
         self._tasks.pop(ticket, None)
 
-    def counters(self) -> dict[str, int]:
-        return {}
-
     def close(self) -> None:
         self._tasks.clear()
         self._fetch = None
@@ -198,12 +195,11 @@ class InlineWorkers:
 # -- in threads ------------------------------------------------------------------------------------
 
 
-class WorkerThreads:
+class WorkerThreads(Workers):
     """Workers in threads of this process. They never keep the interpreter from exiting."""
 
     def __init__(self, opening: Opening, workers: int) -> None:
         self._queue = _TaskQueue()
-        self._workers = workers
         self._tickets = itertools.count()
         stop = functools.partial(self._queue.stop, workers)
         started = [
@@ -252,9 +248,6 @@ class WorkerThreads:
         with self._queue.lock:
             if self._queue.results.pop(ticket, None) is None:
                 self._queue.dropped.add(ticket)
-
-    def counters(self) -> dict[str, int]:
-        return {}
 
     def close(self) -> None:
         self._finalizer()

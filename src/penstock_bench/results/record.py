@@ -347,7 +347,7 @@ class Verdicts:
             dataset, doctor.PlannedJob(decode=contenders.choose_decode(task))
         )
         per_unit = task.count / max(1, len(dataset))  # samples of what is read as one
-        self._job, self._samples = job, task.count
+        self._samples = task.count
         index = None if examination.dataset is None else examination.dataset.index
         self._data = doctor.DataProfile(
             total_bytes=0 if index is None else index.total_bytes,
