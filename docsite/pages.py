@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from docsite import PAGES, ROOT, api, commands, llms, search, tables
 
 FENCE = re.compile(r"^ {0,3}(```|~~~)")
+FILE_AS_TEXT = re.compile(r"\[[\w/.-]+\.md\]\(([^)\s#]+\.md)(#[^)\s]*)?\)")
 LINK = re.compile(r"(?<!\\)\]\(<?([^)\s>]+)>?\)")
 SOURCE = re.compile(r"(?<=[\"'])\.\./[^\"']+(?=[\"'])")
 
@@ -42,6 +43,7 @@ CUT = {
         "": "internals/measuring.md",
         "Which benchmark answers which question?": "internals/benchmarks.md",
         "Benchmarks of more than a loader": "internals/more-benchmarks.md",
+        "Benchmarks of texts and images": "internals/benchmarks-of-texts.md",
         "Setting up the comparators": "internals/rows.md",
         "Rules": "internals/rules.md",
         "LMDB on shared storage": "internals/measuring-storage.md",
@@ -177,16 +179,19 @@ def plain(title: str) -> str:
 class Places:
     """The page of the site to which each document of the repository, or each section, went.
 
+    titles: of the documents, which stand for their names in the texts of links.
     files:  the files of the repository that pages link to and that are no pages.
     """
 
     def __init__(self, texts: dict[str, Text]) -> None:
         self.files: set[str] = set()
         self.pages: dict[str, str] = {}
+        self.titles: dict[str, str] = {}
         self.sections: dict[tuple[str, str], tuple[str, str]] = {}
         for page, text in texts.items():
             source = str(text.source)
             self.pages.setdefault(source, page)
+            self.titles.setdefault(source, plain(next(iter(headings(text.text)), source)))
             for title in headings(text.text):
                 place = (page, slug_on_site(title))
                 self.sections.setdefault((source, slug_on_forge(plain(title))), place)
@@ -215,11 +220,17 @@ class Places:
 def translate_links(name: PurePosixPath, page: Text, places: Places) -> str:
     """The text of a page with links that are right on the site."""
 
+    def name_page(found: re.Match[str]) -> str:
+        target = os.path.normpath(page.source.parent / found[1])
+        title = places.titles.get(target, found[1])
+        return f"[{title}]({found[1]}{found[2] or ''})"
+
     def translate(found: re.Match[str]) -> str:
         return f"]({lead(found[1], name, page.source, places)})"
 
     lines = []
     for line, is_code in code_lines(page.text):
+        line = line if is_code else FILE_AS_TEXT.sub(name_page, line)
         lines.append(line if is_code else LINK.sub(translate, line))
     return "\n".join(lines) + "\n"
 

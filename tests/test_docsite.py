@@ -112,9 +112,8 @@ def test_what_a_block_prints_is_compared(tmp_path: Path, printed: str, code: int
 
 def test_links_are_translated() -> None:
     """To the page that a document or its section became; code is left alone."""
-    text = (
-        "[a](other.md#a--b) [b](../README.md#part) [c](../pyproject.toml)\n\n```\n[d](e.md)\n```\n"
-    )
+    text = "[other.md](other.md#a--b) [b](../README.md#part) [c](../pyproject.toml)\n\n"
+    text += "```\n[d](e.md)\n```\n"
     pages = {
         "how/page.md": Text(text, PurePosixPath("docs/page.md")),
         "other.md": Text("# Other\n\n## A / b\n", PurePosixPath("docs/other.md")),
@@ -123,7 +122,7 @@ def test_links_are_translated() -> None:
     places = Places(pages)
     found = translate_links(PurePosixPath("how/page.md"), pages["how/page.md"], places)
     assert found == (
-        "[a](../other.md#a-b) [b](../start/part.md#part) [c](../files/pyproject.toml)\n\n"
+        "[Other](../other.md#a-b) [b](../start/part.md#part) [c](../files/pyproject.toml)\n\n"
         "```\n[d](e.md)\n```\n"
     )
     assert places.files == {"pyproject.toml"}
