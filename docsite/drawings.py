@@ -266,6 +266,60 @@ def draw_commits() -> Drawing:
     return drawing
 
 
+def draw_ranks() -> Drawing:
+    """One order, dealt to two ranks, killed, and dealt to four."""
+    from penstock import Order
+
+    drawing = Drawing("Steps of one order, dealt to two ranks and, after a kill, to four", 262)
+    kinds = ("a", "b", "c", "none")
+    samples = Order(16, 0, 0).run(0, 16).tolist()
+    for step in range(2):
+        world, left = 2 + 2 * step, 20 + 356 * step
+        drawing.text(left, 34, f"step {step}: a global batch of 8, on {world} ranks")
+        for position in range(8):
+            kind = kinds[position % world]
+            drawing.box(left + 40 * position, 46, 36, 36, kind, str(samples[8 * step + position]))
+        for rank in range(world):
+            top = 100 + 30 * rank
+            drawing.text(left, top + 18, f"rank {rank}")
+            for place, position in enumerate(range(rank, 8, world)):
+                text = str(samples[8 * step + position])
+                drawing.box(left + 60 + 40 * place, top, 36, 26, kinds[rank], text)
+    drawing.text(20, 196, "loader.state_dict(); kill -9", soft=True)
+    drawing.arrow((200, 191), (364, 191), (364, 150))
+    drawing.text(
+        20, 244, "The samples of a step do not depend on the ranks; their parts do.", soft=True
+    )
+    return drawing
+
+
+def draw_packing() -> Drawing:
+    """Documents of different lengths, and the rows that they fill."""
+    drawing = Drawing("Whole documents share rows of equal length", 284)
+    lengths = (7, 12, 4, 9, 5, 3, 8)
+    kinds = ("a", "b", "c", "a", "b", "c", "b")
+    unit = 12
+    drawing.text(20, 34, "documents, by their tokens")
+    x = 20.0
+    for length, kind in zip(lengths, kinds, strict=True):
+        drawing.box(x, 46, unit * length, 32, kind, str(length))
+        x += unit * length + 6
+    drawing.arrow((360, 88), (360, 112))
+    drawing.text(20, 128, "rows of 16 tokens")
+    for row, documents in enumerate(((1, 2), (3, 0), (6, 4, 5))):
+        top, x = 140 + 36 * row, 20.0
+        for document in documents:
+            width = unit * lengths[document]
+            drawing.box(x, top, width, 30, kinds[document], str(lengths[document]))
+            x += width
+        positions = "   ".join(f"0..{lengths[document] - 1}" for document in documents)
+        drawing.text(240, top + 20, f"position_ids: {positions}", soft=True)
+    drawing.text(
+        20, 270, "No document is cut; labels and cu_seqlens keep documents apart.", soft=True
+    )
+    return drawing
+
+
 def draw_all() -> dict[str, str]:
     """The drawings by file name."""
     draw = {
@@ -275,6 +329,8 @@ def draw_all() -> dict[str, str]:
         "cache.svg": draw_cache,
         "leases.svg": draw_leases,
         "commits.svg": draw_commits,
+        "ranks.svg": draw_ranks,
+        "packing.svg": draw_packing,
     }
     return {name: each().render() for name, each in draw.items()}
 

@@ -55,6 +55,15 @@ CUT = {
 second level; "" is the beginning of the document. Sections that are not named belong to the page
 before; those of a document without "" are left out."""
 
+
+def cut_figures() -> dict[str, str]:
+    """The pages of docs/performance.md, which is made of records: one for each of its sections."""
+    titles = re.findall(r"(?m)^## (.*)$", (ROOT / FIGURES).read_text())
+    cuts = {title: f"performance/{slug_on_site(title)}.md" for title in titles[1:]}
+    return {"": "performance.md", **cuts}
+
+
+FIGURES = "docs/performance.md"
 WIDE = "hide: [navigation, toc]\n"
 """Line at the top of a page that has no menus beside it."""
 
@@ -101,11 +110,19 @@ def collect() -> dict[str, Text]:
     texts = {}
     for path in sorted((ROOT / "docs").rglob("*.md")):
         name = path.relative_to(ROOT / "docs")
+        if f"docs/{name}" == FIGURES:
+            continue
         page = str(name.with_name("index.md") if name.name == "README.md" else name)
         texts[page] = Text(path.read_text(), PurePosixPath("docs") / name)
     for document, cuts in CUT.items():
         for page, text in cut_document((ROOT / document).read_text(), cuts):
             texts[page] = Text(text, PurePosixPath(document))
+    cuts = cut_figures()
+    for page, text in cut_document((ROOT / FIGURES).read_text(), cuts):
+        texts[page] = Text(text, PurePosixPath(FIGURES))
+    listed = [f"* [{title}](performance.md#{slug_on_forge(title)})" for title in cuts if title]
+    front = "\n".join([texts["performance.md"].text, "## By subject", "", *listed, ""])
+    texts["performance.md"] = Text(front, PurePosixPath(FIGURES))
     for make in (api.write_pages, commands.write_pages, tables.write_pages):
         for page, text in make().items():
             texts[page] = Text(text, PurePosixPath("docs") / page)
