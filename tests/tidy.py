@@ -91,7 +91,7 @@ BUDGETS = {
     "engine": 5_780,
     "images": 2_055,
     "index": 13_512,
-    "loader": 6_684,
+    "loader": 6_690,
     "order": 2_608,
     "penstock_bench": 13_036,
     "penstock_sim": 7_043,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -63,6 +65,11 @@ class Squares:
             raise Odd(1, 2)
         if task == "stop":
             return next(iter(()))
+        if task == "faults":
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            text = b"x" * (40 << 20)
+            assert len(text) == 40 << 20
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
         if task == "leave":
             sys.exit(3)
         if task == "lambda":
@@ -208,6 +215,15 @@ def test_exceptions_of_processes(processes: WorkerProcesses, task: str, message:
     assert message in str(caught.value)
     assert "\\n" not in str(caught.value)  # a KeyError shows no repr
     assert len(processes.result(processes.submit(5))[0]["text"]) == 5
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="no glibc")
+def test_a_worker_uses_freed_memory_again() -> None:
+    """Memory of a batch's size is touched once, and not mapped anew by each batch."""
+    worker = WorkerProcesses(Squares(), 1)
+    faults = [worker.result(worker.submit("faults"))[0] for _ in range(4)]
+    worker.close()
+    assert max(faults[2:]) < 200, faults
 
 
 @pytest.mark.parametrize(("task", "cause"), [("kill", "SIGKILL"), ("exit", "exit code 7")])

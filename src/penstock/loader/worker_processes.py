@@ -57,6 +57,8 @@ Reduce = Callable[[Any], Any]
 """Reduce a part of a result, as `pickle.Pickler.reducer_override` does: NotImplemented for most."""
 
 _stop_s = 0.5
+_mmap_threshold, _trim_threshold = -3, -1  # options of mallopt
+_kept_bytes = 256 << 20  # of freed memory that a worker keeps
 _retire_tasks = 16  # of a worker, after which slots that none of them needed are given up
 
 
@@ -493,6 +495,7 @@ def _run_worker(
     connection: Connection, parent: int, opening: Opening, number: int, reduce: Reduce | None
 ) -> None:
     _end_with_parent(parent)
+    _keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # from _without_interrupts
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -512,6 +515,14 @@ def _run_worker(
             send_handle(connection, slot.descriptor, parent)
             os.close(slot.descriptor)
             slot.descriptor = None
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc use the memory of freed arrays again: it maps those of a batch of tens of MB anew
+    each time, and every page is a fault. Other allocators stay as they are."""
+    mallopt = getattr(_libc, "mallopt", None)
+    if mallopt is not None and mallopt(_mmap_threshold, _kept_bytes):
+        mallopt(_trim_threshold, _kept_bytes)
 
 
 def _receive_tasks(
