@@ -78,11 +78,11 @@ def test_a_choice_that_cannot_be(options, message, tmp_path):
         opened(path, **options)
 
 
-def test_compressed_and_encrypted_members_are_refused(tmp_path):
-    """With the way to write them so that they can be read."""
+def test_rows_of_compressed_members_and_encrypted_ones_are_refused(tmp_path):
+    """With the way to read or to write them."""
     path = tmp_path / "x.npz"
     np.savez_compressed(path, a=ROWS)
-    with pytest.raises(FormatError, match="compressed: use numpy.savez; or open its folder"):
+    with pytest.raises(FormatError, match="compressed, and rows of it .*: give sample='file'"):
         opened(path)
     archive(path, ("a.npy", npy(ROWS)))
     content = bytearray(path.read_bytes())
@@ -91,6 +91,72 @@ def test_compressed_and_encrypted_members_are_refused(tmp_path):
     path.write_bytes(content)
     with pytest.raises(FormatError, match="encrypted"):
         opened(path)
+
+
+SHAPES = [(), (4,), (3, 1, 5)]
+
+
+def write_volumes(folder: Path, save: list[Any], shape: tuple[int, ...] = (3, 5)) -> list[Any]:
+    """Archives of an array, a column of numbers and a label, by numpy's functions in turn."""
+    rng = np.random.default_rng(0)
+    volumes = [
+        {"x": rng.normal(size=shape), "y": np.full(4, n, np.int16), "label": np.array(n % 3)}
+        for n in range(6)
+    ]
+    for number, arrays in enumerate(volumes):
+        save[number % len(save)](folder / f"{number}.npz", **arrays)
+    return volumes
+
+
+@pytest.mark.parametrize("save", [[np.savez_compressed], [np.savez_compressed, np.savez]])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_compressed_files_are_samples(save, shape, tmp_path):
+    """Also beside files that are not; in batches, by number, and saved with the index."""
+    volumes = write_volumes(tmp_path, save, shape)
+    for _ in range(2):
+        dataset = penstock.open(tmp_path, format="npz", sample="file")
+        assert [(field.name, field.shape) for field in dataset.fields] == [
+            ("x", shape),
+            ("y", (4,)),
+        ]
+        for sample, arrays in zip(dataset, volumes, strict=True):
+            for name, value in arrays.items():
+                np.testing.assert_array_equal(sample[name], value)
+    with penstock.Loader(dataset, 4, seed=0, drop_last=False) as loader:
+        for batch in loader:
+            for row, number in enumerate(batch.ids):
+                np.testing.assert_array_equal(batch["x"][row], volumes[number]["x"])
+                assert batch["label"][row] == number % 3
+
+
+def test_compressed_arrays_of_several_shapes_are_refused(tmp_path):
+    np.savez_compressed(tmp_path / "0.npz", x=np.zeros(3))
+    np.savez_compressed(tmp_path / "1.npz", x=np.zeros(4))
+    with pytest.raises(
+        FormatError, match=r"1.npz: 'x' has the shape \(4,\), and \(3,\) in the first"
+    ):
+        opened(tmp_path, format="npz", sample="file")
+
+
+def test_damage_of_compressed_arrays_is_an_error(tmp_path):
+    """Each byte of an archive that is another: an error, or the same values."""
+    path, values = tmp_path / "x.npz", np.arange(40, dtype=np.int16) // 3
+    np.savez_compressed(path, x=values, label=7)
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x41
+        path.write_bytes(damaged)
+        try:
+            (sample,) = list(opened(path, format="npz", sample="file"))
+            sizes = {np.size(value): value for name, value in sample.items() if name != "__key__"}
+            assert sizes.keys() == {1, 40}
+            assert sizes[1] == 7
+            np.testing.assert_array_equal(sizes[40], values)
+        except PenstockError:
+            refused += 1
+    assert refused > len(whole) // 2
 
 
 def test_archives_of_other_writers(tmp_path):

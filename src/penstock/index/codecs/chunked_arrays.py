@@ -20,7 +20,10 @@ from __future__ import annotations
 import bisect
 import contextlib
 import importlib
+import io
 import math
+import struct
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +41,9 @@ CODECS = frozenset(
     + ["pcodec", "quantize", "shuffle", "zfpy", "zlib", "zstd"]
 )
 """Codecs that numcodecs may be asked for: a file may name any codec, and "pickle" runs code."""
+_ENTRY = struct.Struct("<4s5H3I2H")  # of a zip archive, before its name
+_LATE_CHECKSUM = 1 << 3  # the checksum comes behind the data
+_NPY_HEADER_MAX = 12 + 10_000
 _CODEC_SPARE, _FILTER_SPARE = 1 << 16, 64
 """Bytes that codecs and filters may add to what they encode: checksums, tables."""
 
@@ -142,6 +148,36 @@ def check_codec(config: Mapping[str, Any]) -> None:
     for name in ("dtype", "astype", "encode_dtype", "decode_dtype"):
         if np.dtype(config.get(name)).hasobject:
             raise ValueError(f"codec {config['id']!r} makes Python objects")
+
+
+# -- NPZ -------------------------------------------------------------------------------------------
+
+
+def unpack_entry(entry: memoryview, size_max: int) -> bytes:
+    """Unpack an entry of a zip archive, which begins with its header; ValueError if its data do not
+    match the checksum there, or are more than `size_max` bytes."""
+    magic, _, flags, method, _, _, checksum, _, _, *skipped = _ENTRY.unpack_from(entry)
+    if magic != b"PK\3\4" or flags & _LATE_CHECKSUM:
+        raise ValueError("no entry with its checksum in front")
+    packed = entry[_ENTRY.size + sum(skipped) :]
+    plain = decompress("deflate", packed, size_max) if method else bytes(packed)
+    if zlib.crc32(plain) != checksum:
+        raise ValueError("the checksum does not match")
+    return plain
+
+
+def decode_npz(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
+    """Decode an entry of an archive that numpy.savez or savez_compressed wrote: an array."""
+    dtype, shape = np.dtype(options["dtype"]), tuple(options["shape"])
+    size = math.prod(shape) * dtype.itemsize
+    if size > limits.decoded_chunk_bytes_max:
+        raise ValueError(f"an array is {shape} of {dtype}")
+    plain = unpack_entry(compressed.data, size + _NPY_HEADER_MAX)
+    file = io.BytesIO(plain)
+    array = np.lib.format.read_array(file, allow_pickle=False, max_header_size=_NPY_HEADER_MAX)
+    if (array.shape, array.dtype) != (shape, dtype):
+        raise ValueError(f"an array is {array.shape} of {array.dtype}, not {shape} of {dtype}")
+    return array[None]
 
 
 # -- HDF5 ------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ def decompress(
         return _decompress_frame(data, size_max)
     streams: dict[str, Callable[[], Any]] = {
         "bz2": bz2.BZ2Decompressor,
+        "deflate": partial(zlib.decompressobj, -zlib.MAX_WBITS),
         "gzip": partial(zlib.decompressobj, 31),
         "lzma": partial(_make_lzma, size_max, settings or {}),
         "zlib": zlib.decompressobj,

@@ -79,6 +79,7 @@ CODECS: dict[str, Decoder] = {
     "arrow": partial(_decode_by, "arrow.decode"),
     "hdf5": partial(_decode_by, "chunked_arrays.decode_hdf5"),
     "lines": partial(_decode_by, "decompression.decode_lines"),
+    "npz": partial(_decode_by, "chunked_arrays.decode_npz"),
     "litdata": partial(_decode_by, "decompression.decode_leaves"),
     "parquet": partial(_decode_by, "parquet.decode"),
     "zarr": partial(_decode_by, "chunked_arrays.decode_zarr"),

@@ -7,7 +7,7 @@ its documentation describes the format.
 
 Each array of an archive, as numpy.savez writes it, is a field. By default all arrays are fields,
 and have to have the same number of rows; `fields` and `label` see `penstock.index.formats.options`.
-Compressed archives (numpy.savez_compressed) would have to be unpacked as a whole, and are refused.
+Arrays of numpy.savez_compressed are unpacked as a whole: they need sample="file".
 
 Binary records have one size, after an optional header. Such a file does not describe itself, so the
 caller gives the geometry: `record_bytes`, or `dtype` and `shape` of one record. One check is
@@ -21,6 +21,7 @@ import itertools
 import math
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,9 +31,10 @@ from ... import limits
 from ...arguments import check_whole
 from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
-from ...extent import Int
-from ..fields import Field
-from ..layout import Fixed
+from ...extent import Files, Int
+from ..codecs.chunked_arrays import unpack_entry
+from ..fields import Codec, Field
+from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Index
 from . import options
 from .chunk_grid import check_reading, lay_out_whole
@@ -90,7 +92,11 @@ def check_room(what: str, header: NpyHeader, row_bytes: int, held_bytes: int) ->
 
 def read_header(source: StoreFile, what: str, offset: int = 0) -> NpyHeader:
     """Read the header of an array that starts at `offset`; FormatError that names `what`."""
-    file = io.BytesIO(source.read(offset, _HEAD_BYTES))
+    return _parse_header(source.read(offset, _HEAD_BYTES), what)
+
+
+def _parse_header(head: bytes, what: str) -> NpyHeader:
+    file = io.BytesIO(head)
     try:
         version = np.lib.format.read_magic(file)
         if version[0] not in (1, 2, 3):
@@ -129,6 +135,9 @@ def make_field(path: str, header: NpyHeader, name: str = "data") -> Field:
 
 _SUFFIX = ".npy"
 _LOCAL = struct.Struct("<4s5H3I2H")
+_TAIL_BYTES = 22 + 0xFFFF  # the end record, with the longest comment
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENCRYPTED, _LATE_CHECKSUM = 1 << 0, 1 << 3  # flags of an entry
 _DAMAGED = (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error)
 
 
@@ -139,16 +148,23 @@ class _NpzArrays(NamedTuple):
     base: list[int]
     shapes: list[tuple[int, ...]]
     labels: Int | None
+    members: list[ZipMember]
 
 
 class ZipMember(NamedTuple):
-    """One entry: its name, its method of compression, and the place of its data as stored."""
+    """One entry: its name, its method of compression, and the place of its data as stored.
+
+    start:     offset of the entry.
+    unpacked:  bytes of the data when they are unpacked.
+    """
 
     name: str
     method: int
-    encrypted: bool
+    flags: int
+    start: int
     offset: int
     size: int
+    unpacked: int
 
 
 def sniff_npz(head: bytes, name: str) -> bool:
@@ -180,11 +196,16 @@ def build_npz(
     }
     columns = np.concatenate(labels) if labels else None
     if whole:
-        laid_out = [
-            lay_out_whole(files, name, contents[0].fields[number].dtype, shapes[name], offsets)
-            for number, name in enumerate(shapes)
-            for offsets in [[one.base[number] for one in contents]]
-        ]
+        laid_out = []
+        for number, field in enumerate(contents[0].fields):
+            members = [one.members[number] for one in contents]
+            if any(member.method != zipfile.ZIP_STORED for member in members):
+                laid_out.append(_lay_out_packed(files, field, shapes[field.name], members))
+            else:
+                offsets = [one.base[number] for one in contents]
+                laid_out.append(
+                    lay_out_whole(files, field.name, field.dtype, shapes[field.name], offsets)
+                )
         whole_fields, places = zip(*laid_out, strict=True)
         return Index("npz", files, whole_fields, places, sources, label_column=columns)
     check_reading(files, sample or ("row" if labels else None), shapes)
@@ -198,6 +219,22 @@ def build_npz(
         layouts.append(Fixed(first, base, field.nbytes))
     npz_fields = tuple(contents[0].fields)
     return Index("npz", files, npz_fields, tuple(layouts), sources, label_column=columns)
+
+
+def _lay_out_packed(
+    files: Files, field: Field, shapes: list[tuple[int, ...]], members: list[ZipMember]
+) -> tuple[Field, Layout]:
+    """Lay out arrays that are a sample each, compressed in some of the files, or in all."""
+    for number, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            what = f"{files.path(number)}: {field.name!r} has the shape {shape}"
+            raise FormatError(f"{what}, and {shapes[0]} in the first: save with numpy.savez")
+    start = np.array([member.start for member in members], np.int64)
+    stop = np.array([member.offset + member.size for member in members], np.int64)
+    codec = Codec("npz", {"dtype": field.dtype.str, "shape": list(shapes[0])})
+    first = np.arange(len(files) + 1, dtype=np.int64)
+    whole = Field(field.name, field.dtype, shapes[0], codec)
+    return whole, Chunked(first, RowTable(None, start, stop - start))
 
 
 def _parse_arrays(
@@ -217,11 +254,17 @@ def _parse_arrays(
         member, what = members[name], f"{source.path}, member {members[name].name!r}"
         if not member.name.endswith(_SUFFIX):
             raise FormatError(f"{what} is not an array: choose arrays with fields=")
-        if member.encrypted or member.method != zipfile.ZIP_STORED:
-            how = "encrypted" if member.encrypted else "compressed"
-            hint = "use numpy.savez; or open its folder without sample=, and decode by numpy.load"
-            raise FormatError(f"{what} is {how}: {hint}")
-        headers[name] = read_header(source, what, member.offset)
+        is_stored = member.method == zipfile.ZIP_STORED
+        is_streamed = member.flags & _LATE_CHECKSUM and not is_stored
+        if member.flags & _ENCRYPTED or is_streamed or member.method not in _METHODS:
+            raise FormatError(f"{what} is encrypted, streamed or oddly compressed: use numpy.savez")
+        if is_stored:
+            headers[name] = read_header(source, what, member.offset)
+        elif whole:
+            headers[name] = _read_packed_header(source, what, member)
+        else:
+            hint = "give sample='file', where a file is a sample, or use numpy.savez"
+            raise FormatError(f"{what} is compressed, and rows of it cannot be read alone: {hint}")
     integers = {
         name
         for name, header in headers.items()
@@ -239,7 +282,7 @@ def _parse_arrays(
             header = header._replace(shape=(1, *header.shape))
         field = make_field(what, header, name)
         assert field.nbytes is not None
-        check_room(what, header, field.nbytes, members[name].size)
+        check_room(what, header, field.nbytes, members[name].unpacked)
         rows[name] = header.shape[0]
         if name != label:
             array_fields.append(field)
@@ -251,9 +294,37 @@ def _parse_arrays(
     labels = None
     if label:
         dtype, shape, start = headers[label]
-        data = source.read(members[label].offset + start, math.prod(shape) * dtype.itemsize)
+        member, size = members[label], math.prod(shape) * dtype.itemsize
+        data = source.read(member.offset + start, size)
+        if member.method != zipfile.ZIP_STORED:
+            data = _unpack_member(source, member)[start : start + size]
         labels = options.convert_labels(source.path, label, np.frombuffer(data, dtype))
-    return _NpzArrays(array_fields, base, [shapes[field.name] for field in array_fields], labels)
+    return _NpzArrays(
+        array_fields,
+        base,
+        [shapes[field.name] for field in array_fields],
+        labels,
+        [members[field.name] for field in array_fields],
+    )
+
+
+def _read_packed_header(source: StoreFile, what: str, member: ZipMember) -> NpyHeader:
+    packed = source.read(member.offset, min(member.size, 2 * _HEAD_BYTES))
+    try:
+        head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, _HEAD_BYTES)
+    except zlib.error as error:
+        raise source.flaw(member.offset, f"damaged data of {member.name!r}: {error}") from None
+    return _parse_header(head, what)
+
+
+def _unpack_member(source: StoreFile, member: ZipMember) -> bytes:
+    """Unpack a compressed label, and check it by its checksum."""
+    size = member.offset + member.size - member.start
+    entry = source.read(member.start, min(size, 4 * _HEAD_BYTES))
+    try:
+        return unpack_entry(memoryview(entry), 2 * _HEAD_BYTES)
+    except ValueError as error:
+        raise source.flaw(member.offset, f"damaged data of {member.name!r}: {error}") from None
 
 
 # -- the archive -----------------------------------------------------------------------------------
@@ -268,6 +339,11 @@ def _list_members(source: StoreFile) -> list[ZipMember]:
     try:
         with zipfile.ZipFile(file) as archive:
             entries, end = archive.infolist(), archive.start_dir
+            file.seek(max(end, source.size - _TAIL_BYTES))
+            tail = file.read() or b""
+            count = int.from_bytes(tail[tail.rfind(b"PK\5\6") + 10 :][:2], "little")
+            if count not in (len(entries), 0xFFFF):  # which is of more, counted elsewhere
+                raise zipfile.BadZipFile(f"{len(entries)} members, of {count}")
             members = [_locate_data(file, entry) for entry in entries]
     except _DAMAGED as error:
         if file.error is not None:
@@ -294,7 +370,15 @@ def _locate_data(file: BlockFile, entry: zipfile.ZipInfo) -> ZipMember:
     if method == zipfile.ZIP_STORED and entry.compress_size != entry.file_size:
         raise zipfile.BadZipFile(f"stored member {entry.filename!r} has two sizes")
     offset = entry.header_offset + _LOCAL.size + name_bytes + extra_bytes
-    return ZipMember(entry.filename, method, bool(entry.flag_bits & 1), offset, entry.compress_size)
+    return ZipMember(
+        entry.filename,
+        method,
+        entry.flag_bits,
+        entry.header_offset,
+        offset,
+        entry.compress_size,
+        entry.file_size,
+    )
 
 
 # -- records ---------------------------------------------------------------------------------------
