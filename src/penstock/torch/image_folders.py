@@ -78,7 +78,7 @@ class FolderReading:
         dataset, problem = self._dataset, ""
         if len(dataset) > _listed_max:
             return ""
-        targets = np.bincount(np.asarray(dataset.targets, np.int64), minlength=1)
+        targets = np.bincount([label for _, label in dataset.samples], minlength=1)
         known: dict[str, Any] = {"extensions": list(dataset.extensions)}
         for options in ({}, known, known | {"split": ""}):
             try:
