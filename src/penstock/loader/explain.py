@@ -356,7 +356,7 @@ def _compare_gains(
 
 def _suggest_change(part: Part, counted: Counters, setup: Setup) -> str:
     if part == "decode":
-        ours = "; or decode=penstock.images.RandomResizedCrop or another of penstock.images"
+        ours = "; or decode=penstock.images.RandomResizedCrop, or from_torchvision(transform) there"
         return _suggest_decode(counted, setup) + ours * setup.images + setup.note
     if part == "network":
         return "more of the data on this host (cache ram_bytes, assignment='local'), a faster link"
