@@ -22,6 +22,8 @@ from typing import Any
 
 import lmdb
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 import zstandard
 
@@ -992,3 +994,51 @@ def test_aws_profile(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("no section\n")
     with pytest.raises(penstock.errors.UsageError, match="AWS settings"):
         read_aws_profile(files)
+
+
+@pytest.mark.parametrize("format", ["jsonl", "tree", "tar", "parquet", "npz"])
+def test_splits_in_a_bucket_are_asked_for(s3: S3, tmp_path: Path, format: str) -> None:
+    """As in a folder: by folders and by names; a split has its own samples alone."""
+    for split, count in (("train", 3), ("validation", 2)):
+        for style in (f"by-folder/{split}/part", f"by-name/{split}-00000"):
+            place = write_split(tmp_path / style, format, split, count)
+            if place.is_dir():
+                s3.put_folder(place, f"{style}/")
+            else:
+                s3.put(place.relative_to(tmp_path).as_posix(), place.read_bytes())
+    for style in ("by-folder", "by-name"):
+        url = f"s3://{s3.name}/{style}"
+        more = {"fields": ["text"]} if format == "jsonl" else {}
+        with pytest.raises(
+            penstock.errors.UsageError, match=r"train .*, val .*: give split='train'"
+        ):
+            penstock.open(url, index="memory", **more)
+        for split, count in (("train", 3), ("validation", 2), ("", 5)):
+            npz = {"sample": "row"} if format == "npz" else {}
+            split = split.replace("validation", "val")
+            assert len(penstock.open(url, index="memory", split=split, **more, **npz)) == count
+
+
+def write_split(path: Path, format: str, split: str, count: int) -> Path:
+    """Write so many samples as a file, or a folder, of that name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = [f"{split} {number}" for number in range(count)]
+    if format == "tree":
+        path.mkdir()
+        for text in texts:
+            (path / f"{text}.jpg").write_text(text)
+        return path
+    path = path.with_name(f"{path.name}.{format}")
+    if format == "jsonl":
+        path.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+    elif format == "parquet":
+        parquet.write_table(pa.table({"text": texts}), path)
+    elif format == "npz":
+        np.savez(path, x=np.arange(count))
+    else:
+        with tarfile.open(path, "w") as archive:
+            for text in texts:
+                info = tarfile.TarInfo(f"{text}.txt")
+                info.size = len(text)
+                archive.addfile(info, io.BytesIO(text.encode()))
+    return path
