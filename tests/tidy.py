@@ -90,7 +90,7 @@ BUDGETS = {
     "doctor": 1_412,
     "engine": 5_780,
     "images": 2_055,
-    "index": 13_634,
+    "index": 13_632,
     "loader": 6_690,
     "order": 2_608,
     "penstock_bench": 13_036,

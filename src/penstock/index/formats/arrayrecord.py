@@ -22,7 +22,6 @@ from ..fields import Field
 from ..table import Index
 from .shards import Scan, check_any, lay_out_pieces, number_first
 
-_SIGNATURE = bytes.fromhex("83af70d10d884a3f")
 _BLOCK = 1 << 16
 _BLOCK_HEAD = 24
 _USABLE = _BLOCK - _BLOCK_HEAD

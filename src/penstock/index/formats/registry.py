@@ -95,7 +95,6 @@ class Format:
 
 
 _ANYWHERE: tuple[Kind, ...] = ("file", "folder", "pattern")
-_FILES: tuple[Kind, ...] = ("file", "pattern")
 
 FORMATS: dict[str, Format] = {
     entry.name: entry
