@@ -28,7 +28,7 @@ ANY_LENGTH = {
 WORD_LIST = ROOT / "docsite" / "words.txt"
 
 
-EXCUSED_MAX = 6
+EXCUSED_MAX = 5
 """Blocks of code that may say why they do not run."""
 RUNS = (
     "tests/test_readme.py::test_the_code_of_a_page_runs_as_printed",

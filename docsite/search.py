@@ -111,6 +111,7 @@ QUESTIONS = {
     "pad lengths": "concepts/batches.html",
     "resume": "how/resume.html",
     "state dict": "how/resume.html",
+    "what is in a state": "how/resume.html",
     "tokenize": "text/tokenize.html",
     "torchvision transforms": "images/torchvision.html",
     "troubleshooting": "how/questions.html",
