@@ -212,6 +212,13 @@ void bind_engine(nb::module_& m) {
       .def("take", [](ArenaHandle& self, std::size_t bytes) { return take(self.arena, bytes); },
            "bytes"_a,
            "Lend an array that returns its memory when the last view of it is gone.")
+      .def("prepare",
+           [](ArenaHandle& self, std::size_t bytes, std::size_t blocks) {
+             const WithoutGil released;
+             return self.arena->prepare(bytes, blocks);
+           },
+           "bytes"_a, "blocks"_a,
+           "Touch memory for so many blocks, as the bound has room; return for how many.")
       .def("hand_over",
            [](ArenaHandle& self, const Bytes& block) {
              self.arena->hand_over(view_bytes(block).data());

@@ -103,6 +103,36 @@ Block Arena::take(std::size_t bytes) {
   }
 }
 
+std::size_t Arena::prepare(std::size_t bytes, std::size_t blocks) noexcept {
+  if (is_inherited() || bytes > static_cast<std::size_t>(PTRDIFF_MAX) / 2) return 0;
+  for (std::size_t made = 0; made < blocks; ++made) {
+    Piece piece{};
+    {
+      const std::lock_guard lock(mutex_);
+      piece.capacity = round_up(std::max<std::size_t>(bytes, 1), bytes_max_);
+      if (ahead_bytes_ + kept_bytes_ + piece.capacity > bytes_max_) return made;
+    }
+    try {
+      piece.data = allocate(piece.capacity);
+      const std::lock_guard lock(mutex_);
+      if (keep(piece)) continue;
+    } catch (const std::bad_alloc&) {
+    }
+    if (piece.data != nullptr) ::munmap(piece.data, piece.capacity);
+    return made;
+  }
+  return blocks;
+}
+
+// Keep a block if the bound has room for it besides what is lent and kept.
+bool Arena::keep(Piece piece) {
+  if (ahead_bytes_ + kept_bytes_ + piece.capacity > bytes_max_) return false;
+  kept_.reserve(kept_.size() + lent_blocks_ + 1);  // giving back must not fail
+  kept_.push_back(piece);
+  kept_bytes_ += piece.capacity;
+  return true;
+}
+
 // The smallest kept piece that serves, the latest one back among equals; else kept_.size(). Not the
 // first that serves: small batches would take the large batches' pieces, which then are made anew.
 std::size_t Arena::find_kept(std::size_t bytes, std::size_t capacity) const {

@@ -49,6 +49,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   // A page-aligned, touched block of at least `bytes`. Throws std::bad_alloc.
   Block take(std::size_t bytes);
+  // Allocate up to so many blocks of this size to keep, while the bound has room for them: the next
+  // `take` finds them. For a thread of its own, as memory is touched. Returns how many; none throws.
+  std::size_t prepare(std::size_t bytes, std::size_t blocks) noexcept;
   // Count the block that begins here as the user's from now on, if it is lent by this arena.
   void hand_over(const std::byte* data) noexcept;
   // Change the bound; kept blocks above it are freed at once.
@@ -75,6 +78,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   Block lend(Piece piece);
   bool is_above(std::size_t incoming_bytes) const;
   void free_kept(std::size_t incoming_bytes = 0);
+  bool keep(Piece piece);
   std::size_t take_from_ahead(const std::byte* data) noexcept;
 
   void give_back(Piece piece) noexcept;

@@ -335,6 +335,11 @@ class Arena:
         Lend an array that returns its memory when the last view of it is gone.
         """
 
+    def prepare(self, bytes: int, blocks: int) -> int:
+        """
+        Touch memory for so many blocks, as the bound has room; return for how many.
+        """
+
     def hand_over(
         self, block: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
     ) -> None:

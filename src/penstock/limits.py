@@ -279,6 +279,9 @@ busy_cache_block_s = 30.0
 """Time to wait for a cache block that another rank of the host reads, before reading it again."""
 
 # -- loader ----------------------------------------------------------------------------------
+alone_bytes = 8 * MIB
+"""Bytes of a first step beside which no second is read: reads and memory of both would compete."""
+
 readahead_bytes_default = 256 * MIB
 """Bytes of batches requested or ready but not yet handed over, unless the budget gives a number."""
 readahead_bytes_max = 1 << 50

@@ -324,3 +324,23 @@ def test_a_loop_has_one_step_besides_the_budget(
     bound_bytes = budget.readahead_bytes + besides * block_bytes
     assert budget.readahead_bytes / 2 < worst_bytes <= bound_bytes
     assert latest is not None
+
+
+def test_memory_of_later_steps_is_touched_in_a_thread(tmp_path: Path) -> None:
+    """After a large first step its successors find memory, within the bound; small ones none."""
+    path = tmp_path / "large.bin"
+    path.write_bytes(bytes(6 * (9 << 20)))
+    for rows, is_large in ((9, True), (1, False)):
+        dataset = penstock.open(path, record_bytes=1 << 20, index="memory")
+        budget = penstock.Budget(readahead_bytes=40 << 20)
+        with penstock.Loader(dataset, batch_size=rows, seed=0, budget=budget) as loader:
+            batches = iter(loader)
+            next(batches)
+            for thread in threading.enumerate():
+                if thread.name == "penstock-memory":
+                    thread.join()
+            assert loader._arena is not None
+            before = loader._arena.kept_bytes + loader._arena.ahead_bytes
+            assert (before > 27 << 20) == is_large
+            assert before <= 50 << 20  # the bound and one block
+            assert sum(len(batch.ids) for batch in batches) == 54 - rows

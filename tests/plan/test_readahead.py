@@ -77,6 +77,20 @@ def test_few_steps_before_the_first_batch() -> None:
     assert len(list(session.admit())) > 1
 
 
+def test_a_large_first_step_is_read_alone() -> None:
+    """A second would take bandwidth and memory from it; then more for each that is taken."""
+    index = fixed_index(1000, limits.alone_bytes // 10 + 1)
+    session = Session(index, Order(1000, 1), Steps(1000, 10, 1), 0)
+    counts = []
+    for _ in range(4):
+        admitted = [step.step for group in session.admit() for step in group.steps]
+        counts.append(len(admitted))
+        for step in admitted:
+            session.record_arrival(step)
+        session.hand_over()
+    assert counts == [1, 3, 3, 3]
+
+
 def test_order_does_not_depend_on_the_read_ahead() -> None:
     """Requests differ with the budget; the samples of each step do not."""
 

@@ -36,6 +36,20 @@ void recycles() {
   CHECK(arena->take(mib / 2).data() != large);
 }
 
+void prepares() {
+  const auto arena = std::make_shared<Arena>(64 * mib);
+  CHECK(arena->prepare(20 * mib, 2) == 2);
+  CHECK(arena->kept_bytes() == 40 * mib);
+  CHECK(arena->prepare(20 * mib, 9) == 1);  // as many as the bound has room for
+  const Block lent = arena->take(20 * mib);
+  CHECK(arena->kept_bytes() == 40 * mib);  // none was made anew
+  CHECK(arena->prepare(20 * mib, 1) == 0);
+  CHECK(arena->prepare(SIZE_MAX, 1) == 0);
+  arena->set_bytes_max(mib);
+  CHECK(arena->kept_bytes() == 0);
+  CHECK(arena->prepare(mib, 1) == 0);  // what is lent has all of it
+}
+
 void aligned() {
   const auto arena = std::make_shared<Arena>(0);
   for (const std::size_t size : {std::size_t{1}, std::size_t{4097}, mib, 2 * mib, 7 * mib + 1}) {
@@ -155,6 +169,7 @@ void works_after_fork() {
 
 int main() {
   recycles();
+  prepares();
   aligned();
   refuses_the_impossible();
   keeps_within_bounds();

@@ -492,6 +492,7 @@ class Loader(PositionedLoader):
             before = self.counters() if step == 0 else None
             source = self._open_source(resources, epoch, step, timeout_s)
             source.start()
+            self._prepare_memory(resources.arena, step)
         except BaseException:  # no memory, a fast path that cannot be had: begin it once more
             self.cursor.undo_begin(epoch, step)
             raise
@@ -526,6 +527,12 @@ class Loader(PositionedLoader):
             self._arena = Arena(0)
             self._share_memory(self._arena, self._budget)
         return ReadResources(index, self._engine, self._router, self._arena, self.meter)
+
+    def _prepare_memory(self, arena: Arena, step: int) -> None:
+        """Touch memory for the steps after the first, if they are large and there is none yet."""
+        size, left = int(self._step_bytes), len(self.steps) - step - 1
+        if size > limits.alone_bytes and arena.kept_bytes == 0 and left > 0:
+            arena.prepare(size, min(left, arena.bytes_max // size))
 
     def _share_memory(self, arena: Arena, budget: Budget) -> None:
         joined = self._membership

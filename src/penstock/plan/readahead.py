@@ -16,8 +16,9 @@ on earlier ones, never on later ones. `hand_over()` takes the head, once it is i
 
 Invariants: steps are handed in order, each once; the bytes requested and not yet handed stay within
 `readahead_bytes` (one group is always admitted, or nothing would move, and a group larger than that
-is one step); until the first hand-overs only few steps are admitted, so that the first batch does
-not wait for memory that later ones need. What was planned for a larger budget is planned again.
+is one step); until the first hand-overs only few steps are admitted, and a large one alone, so that
+the first batch does not wait for memory and bandwidth that later ones need. What was planned for a
+larger budget is planned again.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Session:
                 if not (
                     self._requested_bytes + group.bytes <= self.readahead_bytes
                     and steps <= self._readahead_steps
-                    and steps <= 2 + 2 * self._handed  # few at first
+                    and steps <= 2 * self._handed + (1 if group.bytes > limits.alone_bytes else 2)
                     and has_memory(group)
                 ):
                     break

@@ -418,6 +418,7 @@ def _format_runs(runs: list[dict[str, Any]]) -> dict[str, str]:
         "95 % of repeats": f"{low:,.1f} to {high:,.1f}" if len(runs) > 1 else "",
         "bytes/s": f"{console.format_bytes(run['bytes_per_s'])}/s",
         "accelerators compute, % of time": _percent(au["raw"]),
+        "the same from the start on, %": _percent(au["from_start"]),
         "the same without reading, %": _percent(au["ceiling"]),
         "share of that which is reached, %": _percent(au["net"]),
         "waiting for data, % of time": _percent(shares["storage_wait"]),

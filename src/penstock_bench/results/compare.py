@@ -60,6 +60,12 @@ METRICS = (
     Metric("samples/s", lambda run: run.get("samples_per_s"), number, 1, lambda d: d.rate),
     Metric("utilisation", lambda run: run.get("au", "raw"), percent, 1, lambda d: d.share(0)),
     Metric(
+        "utilisation, start and first steps counted",
+        lambda run: run.get("au", "from_start"),
+        percent,
+        1,
+    ),
+    Metric(
         "utilisation, net of the ceiling",
         lambda run: run.get("au", "net"),
         percent,

@@ -59,17 +59,18 @@ Walks = Sequence[Sequence[Stamps]]
 """Stamps by epoch and rank."""
 
 
-def utilisation(walks: Walks, start: int, end: int) -> float:
+def utilisation(walks: Walks, start: int, end: int, before_s: float = 0.0) -> float:
     """Mean share of time in which ranks compute: the time that computing should take, of all time.
 
     start, end:  steps of each epoch that are left out.
+    before_s:    time before the first epoch that counts, too.
     """
     if not walks or not walks[0]:
         return 0.0
     shares = []
     for epochs in zip(*walks, strict=True):
         measured = [measured_steps(len(stamps), start, end) for stamps in epochs]
-        spent = sum(map(clock_s, epochs, measured))
+        spent = before_s + sum(map(clock_s, epochs, measured))
         useful = sum(map(_nominal, epochs, measured))
         shares.append(useful / spent if spent > 0 else 0.0)
     return float(np.mean(shares))

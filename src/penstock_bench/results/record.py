@@ -45,6 +45,8 @@ def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
     steps = sum(len(stamps) for epoch in walks for stamps in epoch)
     rate = metrics.throughput(walks, *left_out, samples / steps)
     raw = metrics.utilisation(walks, *left_out)
+    startup_s = max(rank.startup_s for rank in ranks)
+    from_start = metrics.utilisation(walks, 0, left_out[1], startup_s)
     controls = [rank.control for rank in ranks if rank.control is not None]
     ceiling = metrics.utilisation([controls], *left_out) if controls else None
     spent = [walked.spent for epoch in trained for walked in epoch]
@@ -53,7 +55,7 @@ def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
     return {
         "loader": job.loader,
         "settings": dict(ranks[0].settings),
-        "startup_s": max(rank.startup_s for rank in ranks),
+        "startup_s": startup_s,
         "staging_s": max(rank.staging_s for rank in ranks),
         "first_batch_s": max(float(w.stamps.got[0] - w.stamps.asked[0]) for w in first) * metrics.S,
         # The kernel does not count as read what comes by io_uring and memory maps.
@@ -61,7 +63,12 @@ def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
             _make_epoch(epoch, ranks[0].settings.get("backend") not in ("io_uring", "mmap"))
             for epoch in epochs
         ],
-        "au": {"raw": raw, "ceiling": ceiling, "net": raw / ceiling if ceiling else None},
+        "au": {
+            "raw": raw,
+            "from_start": from_start,
+            "ceiling": ceiling,
+            "net": raw / ceiling if ceiling else None,
+        },
         "samples_per_s": rate,
         "bytes_per_s": rate * size / samples if samples else 0.0,
         "stall_s": metrics.summarise_waits(metrics.waits_s(walks, *left_out)),
