@@ -63,6 +63,11 @@ def read_record(name: str) -> dict[str, Any]:
     return record
 
 
+def list_sections() -> list[Section]:
+    """The sections whose benchmark has run."""
+    return [section for section in SECTIONS if (RESULTS / f"{section.record}.json").exists()]
+
+
 def describe_tree(record: dict[str, Any], tree: str) -> str:
     """The commit and the tree of a record, and whether they are those of `tree`."""
     commit = f"Record of commit {record['commit']['hash'][:7]}"
@@ -215,7 +220,7 @@ def shortfall_lines() -> Iterator[str]:
     yield "\n## Rows that fall short\n"
     yield "Rows on the wrong side of their target, whether the run can be trusted or not:\n"
     yield "| record | what | reached | wanted | verdict |\n|---|---|---|---|---|"
-    for section in SECTIONS:
+    for section in list_sections():
         record = read_record(section.record)
         for row in record["rows"]:
             target = find_target(section, row)
@@ -232,7 +237,7 @@ def shortfall_lines() -> Iterator[str]:
 def performance_page(tree: str) -> str:
     """The whole of docs/performance.md."""
     lines = [INTRODUCTION.rstrip("\n"), *shortfall_lines()]
-    for section in SECTIONS:
+    for section in list_sections():
         lines += section_lines(section, read_record(section.record), tree)
     return "\n".join(lines) + "\n"
 
