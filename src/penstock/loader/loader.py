@@ -532,7 +532,8 @@ class Loader(PositionedLoader):
         """Touch memory for the steps after the first, if they are large and there is none yet."""
         size, left = int(self._step_bytes), len(self.steps) - step - 1
         if size > limits.alone_bytes and arena.kept_bytes == 0 and left > 0:
-            arena.prepare(size, min(left, arena.bytes_max // size))
+            most = arena.bytes_max // (4 if self._in_threads else 1)  # decoding takes the rest
+            arena.prepare(size, min(left, most // size))
 
     def _share_memory(self, arena: Arena, budget: Budget) -> None:
         joined = self._membership
