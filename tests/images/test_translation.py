@@ -138,11 +138,11 @@ def test_random_crops_are_all_windows(padding: Any, mode: str, needed: bool, lib
             window = padded[:, i : i + 8, j : j + 9]
             windows[window.tobytes()] = windows[window[:, :, ::-1].tobytes()] = (i, j)
     counts = dict.fromkeys(windows, 0)
-    draws = 60 * len(windows)
+    draws = 25 * len(windows)
     for sample in range(draws):
         counts[ours(data, penstock.rng(0, 0, sample)).tobytes()] += 1
-    assert min(counts.values()) > 25
-    assert max(counts.values()) < 110
+    assert min(counts.values()) > 5
+    assert max(counts.values()) < 60
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
