@@ -14,7 +14,7 @@ def write_pages() -> dict[str, str]:
     from penstock.cli.app import app
 
     rows = ["# Reference of the command line", ""]
-    rows += ["`pip install 'penstock[cli]'` brings `penstock`; `penstock COMMAND --help` says the"]
+    rows += ["`pip install typer rich` completes `penstock`; `penstock COMMAND --help` says the"]
     rows += ["same as these pages.", "", "| command | what it does |", "|---|---|"]
     pages = {}
     group: Any = typer.main.get_group(app)
@@ -56,15 +56,18 @@ def describe(path: str, command: Any) -> list[str]:
     lines = [unwrap(text), ""]
     if hasattr(command, "commands"):
         return lines
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option"]
+    import typer
+
+    shown = [each for each in command.get_params(typer.Context(command)) if each.name != "help"]
+    arguments = [each for each in shown if each.param_type_name == "argument"]
+    options = [each for each in shown if each.param_type_name == "option"]
     names = [
         f"[{each.name.upper()}]" if not each.required else each.name.upper() for each in arguments
     ]
     lines += ["```text", " ".join([path, "[OPTIONS]", *names]), "```", ""]
     if examples:
-        shown = [line.strip() for line in examples.splitlines() if line.strip()]
-        lines += ["Examples:", "", "```text", *shown, "```", ""]
+        calls = [line.strip() for line in examples.splitlines() if line.strip()]
+        lines += ["Examples:", "", "```text", *calls, "```", ""]
     if arguments:
         lines += ["| argument | |", "|---|---|"]
         lines += [f"| `{each.name.upper()}` | {escape(each.help)} |" for each in arguments]
@@ -80,7 +83,7 @@ def describe_option(option: Any) -> str:
     """The row of one option in the table of options."""
     names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
     kind = "" if getattr(option, "is_flag", False) else describe_kind(option)
-    default = option.default
+    default = option.show_default if isinstance(option.show_default, str) else option.default
     if callable(default) or default in (None, False, (), []):
         default = ""
     elif default is True:
@@ -89,13 +92,10 @@ def describe_option(option: Any) -> str:
 
 
 def describe_kind(option: Any) -> str:
-    """The type of an option's value, with its bounds."""
-    annotation = option.type_descriptor.annotation
-    kind = getattr(annotation, "__name__", str(annotation))
-    if option.multiple:
-        kind = "repeatable"
+    """What an option takes, with its bounds."""
     least = getattr(option, "min", None)
-    return kind if least is None else f"{kind}, from {least}"
+    parts = [option.metavar] + ["repeatable"] * option.multiple
+    return ", ".join(parts + ([] if least is None else [f"from {least}"]))
 
 
 def escape(text: str) -> str:

@@ -72,7 +72,7 @@ def plan(
 
     Examples:
 
-      penstock plan s4 --epoch-seconds 60
+      penstock plan s4 --epoch-seconds 1500
 
       penstock plan s4 --epoch-seconds 600 --prices node=9000,cache_gb=4,storage_gb_s=20000
 
