@@ -25,9 +25,10 @@ def decode(sample: Any) -> Any:
 
 
 class Named(penstock.Loader):
-    """Loader with an attribute and arguments of its own."""
+    """Loader with arguments and attributes of its own, one of them set first."""
 
     def __init__(self, data: penstock.Dataset) -> None:
+        self.first = "mine, too"
         super().__init__(data, BATCH, seed=2)
         self.label = "mine"
 
@@ -72,7 +73,9 @@ def test_a_copy_goes_on_at_the_position(
         expected.load_state_dict(state)
     assert list_batches(sent) == list_batches(expected)
     assert list_batches(sent) == list_batches(expected)
-    assert getattr(sent, "label", None) == getattr(loader, "label", None)
+    assert vars(sent).keys() == vars(loader).keys()
+    for name in ("first", "label"):
+        assert getattr(sent, name, None) == getattr(loader, name, None)
     for made in (loader, sent, expected):
         made.close()
 

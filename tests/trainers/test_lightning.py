@@ -153,6 +153,16 @@ def test_positions_that_lightning_forgets(folder: Path, data: Path) -> None:
     assert fit(Seen(estimate=True), combine(), saved) == whole[42:]
 
 
+def test_a_resume_leaves_validation_alone(folder: Path, data: Path) -> None:
+    """Loaders of validation over the training data, in its order, have whole epochs."""
+    saved = folder / "before.ckpt"
+    fit(Killed(saved, 21), make_loader(DataLoader, data))
+    module = OwnData(make_loader(DataLoader, data))
+    module.val_dataloader = lambda: make_loader(DataLoader, data)
+    batches = fit(Seen(estimate=True), module, saved)
+    assert batches.count([-1]) == STEPS * (EPOCHS - 21 // STEPS)
+
+
 def test_resume_of_a_resumed_run(folder: Path, data: Path, expected: list[list[Numbers]]) -> None:
     last, seen = None, []
     for step in (18, 23, 40):

@@ -108,17 +108,16 @@ def _restore_under_lightning(tasks: EpochTasks) -> None:
     frame: FrameType | None = sys._getframe(1)
     while frame and not frame.f_globals.get("__name__", "").endswith(".loops.fit_loop"):
         frame = frame.f_back
+    loop: Any = frame and frame.f_locals.get("self")
+    loaders = getattr(getattr(loop, "_combined_loader", None), "flattened", ())
+    if not any(getattr(loader, "_epochs", None) is tasks for loader in loaders):
+        return  # of validation, or a loader of the user's
     position = tasks.cursor.state()
     order_of = itemgetter("fingerprint", "order", "seed", "global_batch")
     place_of = itemgetter("epoch", "step")
-    kept = frame and getattr(frame.f_locals.get("self"), "_combined_loader_states_to_load", None)
-    for state in kept or ():
-        is_one = isinstance(state, Mapping) and position.keys() <= state.keys()
-        if (
-            is_one
-            and order_of(state) == order_of(position)
-            and place_of(state) > place_of(position)
-        ):
+    for state in getattr(loop, "_combined_loader_states_to_load", ()):
+        fits = isinstance(state, Mapping) and position.keys() <= state.keys()
+        if fits and order_of(state) == order_of(position) and place_of(state) > place_of(position):
             tasks.restore(state)
             return
 

@@ -610,12 +610,13 @@ class PositionedLoader:
 
     def _keep_given(self, kind: type[PositionedLoader], given: Mapping[str, Any]) -> None:
         """Keep the arguments of `kind.__init__`, which are the names that it begins with."""
+        self._kind_given, self._before = kind, frozenset(vars(self))  # what a subclass has set
         self._given = {name: value for name, value in given.items() if name != "self"}
-        self._kind_given = kind
 
     def _end_making(self) -> None:
         """Know what is set from now on from what the constructor has set."""
-        self._made: Mapping[str, Any] = {**vars(self), "_made": None}
+        made = {name: value for name, value in vars(self).items() if name not in self._before}
+        self._made: Mapping[str, Any] = made | {"_made": None}
 
     def __getstate__(self) -> Any:
         public = {name for name in self._made if not name.startswith("_")}
