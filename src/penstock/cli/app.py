@@ -51,13 +51,13 @@ def arrange_help(text: str) -> tuple[str, list[str]]:
 
 
 def _name_value(parameter: Any) -> str:
-    """Name what an option takes, where it does not itself: SECONDS, a NUMBER, a PATH or a TEXT."""
+    """Name what an option takes, where it does not itself: SECONDS, a NUMBER, a PATH or a NAME."""
     if unit := re.search(r"_(seconds|hours)$", parameter.name):
         return unit[1].upper()
     described = getattr(parameter, "type_descriptor", None)  # of typer 0.29 and later
     kind = str(described.annotation if described else parameter.type)
     names = {r"\b(int|float)\b|INT|FLOAT|Range": "NUMBER", "Path": "PATH"}
-    return next((name for kinds, name in names.items() if re.search(kinds, kind)), "TEXT")
+    return next((name for kinds, name in names.items() if re.search(kinds, kind)), "NAME")
 
 
 class _HelpMixin:

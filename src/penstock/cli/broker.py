@@ -41,7 +41,7 @@ def broker(
         None, "Rate of storage, such as 1GB/s.", metavar="RATE", show_default="not limited"
     ),
     socket: Socket = None,
-    group: str | None = setting(None, "A group whose members may join, too.", metavar="NAME"),
+    group: str | None = setting(None, "A group whose members may join, too."),
     objective: str = setting("utilisation", "What to maximise: utilisation, samples or makespan."),
     floor: float = setting(1.0, "Share of an even split that each job keeps: 0.01 to 1."),
     listen: str | None = setting(
@@ -54,7 +54,7 @@ def broker(
         None, "What both sides of --listen and --upstream have in common."
     ),
     name: str | None = setting(
-        None, "Name of this host, for --upstream.", metavar="NAME", show_default="its host name"
+        None, "Name of this host, for --upstream.", show_default="its host name"
     ),
 ) -> None:
     """Share this host's cores and storage bandwidth among the jobs on it.

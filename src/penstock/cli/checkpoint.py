@@ -74,9 +74,7 @@ def list_checkpoints(folder: Place, as_json: AsJson = False) -> None:
 @app.command(cls=HelpedCommand)
 @explain_interrupt()
 def verify(
-    folder: Place,
-    step: int | None = setting(None, "Of this step alone."),
-    as_json: AsJson = False,
+    folder: Place, step: int | None = setting(None, "Of this step alone."), as_json: AsJson = False
 ) -> None:
     """Read every byte and compare it with its checksum. Exit code 1 if one is damaged, or none is
     there.

@@ -30,10 +30,8 @@ def convert(
     ),
     shards: int | None = setting(None, "How many shards, of as many samples."),
     shuffle: int | None = setting(None, "A seed: write the samples in the order drawn from it."),
-    name: str | None = setting(None, "Of the shards: NAME-000000.tar.", metavar="NAME"),
-    field: list[str] | None = setting(
-        None, "Write only this field; may be repeated.", metavar="NAME"
-    ),
+    name: str | None = setting(None, "Of the shards: NAME-000000.tar."),
+    field: list[str] | None = setting(None, "Write only this field; may be repeated."),
     keys: str | None = setting(None, "names, numbers or both: what samples are called."),
     raw: bool = setting(False, "TFRecord: bytes rather than tf.train.Example."),
     datum: bool = setting(False, "LMDB: Caffe's Datum, with the label."),
@@ -112,7 +110,7 @@ def tokenize(
     *,
     tokenizer: str = setting(..., "A tokenizer.json, or the folder that has one.", metavar="PATH"),
     field: str | None = setting(
-        None, "The field of text.", metavar="NAME", show_default="text, txt or the only one"
+        None, "The field of text.", show_default="text, txt or the only one"
     ),
     eos: str | None = setting(
         None, "Token that ends a document.", metavar="TOKEN", show_default="the tokenizer's own"

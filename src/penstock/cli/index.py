@@ -40,9 +40,7 @@ def index(
     positions: bool = setting(
         False, "Decode all JPEG images once, and save where the rows of their blocks start."
     ),
-    field: str | None = setting(
-        None, "The field that has the images, for --positions.", metavar="NAME"
-    ),
+    field: str | None = setting(None, "The field that has the images, for --positions."),
 ) -> None:
     """Find the samples of a data set and save where they are, beside the data.
 
@@ -117,7 +115,7 @@ def lengths(
         "module:function of a sample.",
         metavar="RULE",
     ),
-    field: str | None = setting(None, "The field with the text or sound.", metavar="NAME"),
+    field: str | None = setting(None, "The field with the text or sound."),
     tokenizer: str | None = setting(
         None, "A tokenizer.json, or the folder that has one, for tokens of texts.", metavar="PATH"
     ),

@@ -63,13 +63,17 @@ _FORMAT_OPTIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "format": (
         str | None,
         "A name that `penstock formats` lists.",
-        {"autocompletion": _complete_format, "metavar": "NAME", "show_default": "as detected"},
+        {"autocompletion": _complete_format, "show_default": "as detected"},
     ),
     "record_bytes": (str | None, "Size of one record.", {"metavar": "SIZE"}),
     "header_bytes": (str | None, "What to skip at the start of each file.", {"metavar": "SIZE"}),
-    "dtype": (str | None, "Number type of a record, such as float32.", {}),
-    "shape": (str | None, "Shape of a record, such as 3,32,32.", {}),
-    "extension": (list[str] | None, "Count only such files of a folder; may be repeated.", {}),
+    "dtype": (str | None, "Number type of a record, such as float32.", {"metavar": "TYPE"}),
+    "shape": (str | None, "Shape of a record, such as 3,32,32.", {"metavar": "SHAPE"}),
+    "extension": (
+        list[str] | None,
+        "Count only such files of a folder; may be repeated.",
+        {"metavar": "ENDING"},
+    ),
     "option": (
         list[str] | None,
         "Any option of the format; may be repeated.",

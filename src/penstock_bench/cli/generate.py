@@ -36,10 +36,10 @@ def generate(
         list[str] | None,
         typer.Argument(help="As DLIO takes them: ++workload.dataset.num_files_train=100."),
     ] = None,
-    part: str = setting("all", f"{', '.join(PARTS)}, or all.", metavar="NAME"),
-    contents: str = setting("random", f"One of {', '.join(KINDS)}.", metavar="NAME"),
+    part: str = setting("all", f"{', '.join(PARTS)}, or all."),
+    contents: str = setting("random", f"One of {', '.join(KINDS)}."),
     sizes: str = setting(
-        "normal", f"One of {', '.join(MODELS)}, or a file with a size on each line.", metavar="NAME"
+        "normal", f"One of {', '.join(MODELS)}, or a file with a size on each line."
     ),
     seed: int = setting(10, "Of sizes and contents.", min=0, max=2**63 - 1),
     workers: int | None = setting(

@@ -23,18 +23,20 @@ def replay(
     speed: str = setting(
         "recorded",
         "recorded: pauses between a thread's reads as in the job; 2x: half as long; max: none.",
+        metavar="SPEED",
     ),
     root: list[str] | None = setting(
-        None, "FROM=TO: files below FROM are below TO here; may be repeated."
+        None, "Files below FROM are below TO here; may be repeated.", metavar="FROM=TO"
     ),
     synthesize: str | None = setting(
-        None, "Make files of the same sizes in this folder, and read those."
+        None, "Make files of the same sizes in this folder, and read those.", metavar="PATH"
     ),
     sparse: bool = setting(False, "With --synthesize: files without data; no device is read."),
     cache: str = setting(
         "cold",
         "The page cache before each replay: cold (files are put out of it), warm (read"
         " before), or as-is.",
+        metavar="STATE",
     ),
     by: str = setting("both", "pread: as the job did; penstock: by its engine; both."),
     as_json: AsJson = False,

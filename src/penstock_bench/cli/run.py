@@ -54,7 +54,6 @@ def run(
         None,
         "penstock, torch, grain, litdata, webdataset, spdl, ffcv, none (no reading), "
         "or module:function for your own; may be repeated.",
-        metavar="NAME",
         show_default="penstock",
         autocompletion=complete_loader,
     ),
@@ -83,7 +82,6 @@ def run(
     writer: str = setting(
         "auto",
         "What saves checkpoints: torch, numpy, penstock, or module:name for your own.",
-        metavar="NAME",
         show_default="torch where it is installed, else numpy",
     ),
     scale: float = setting(1.0, "Shrink the tensors of checkpoints; the record says so."),

@@ -46,7 +46,9 @@ app = typer.Typer(
 Target = Annotated[Path, typer.Option("--output", "-o", help="The trace to write.")]
 Under = Annotated[
     list[str] | None,
-    typer.Option(help="Keep what lies below this folder, and nothing else; may be repeated."),
+    typer.Option(
+        help="Keep what lies below this folder, and nothing else; may be repeated.", metavar="PATH"
+    ),
 ]
 All = Annotated[
     bool, typer.Option("--all", help="Keep all files: those of the system and of Python, too.")
@@ -139,10 +141,7 @@ def import_(
 
 @app.command(cls=HelpedCommand)
 @explain_interrupt()
-def show(
-    paths: Traces,
-    as_json: AsJson = False,
-) -> None:
+def show(paths: Traces, as_json: AsJson = False) -> None:
     """Show what a trace holds: how much was read, again, how large, when, in which order.
 
     Examples:

@@ -97,12 +97,7 @@ def plan(
         ):
             costs = _parse_prices(prices)
             cheapest = sizing.find_cheapest(
-                chosen,
-                grid,
-                epoch_seconds,
-                prices=costs,
-                seen=seen,
-                progress=progress,
+                chosen, grid, epoch_seconds, prices=costs, seen=seen, progress=progress
             )
         _show(cheapest)
         console.show(console.escape(report.describe_cheapest(cheapest)))
@@ -155,11 +150,7 @@ def _show(sizing: Any) -> None:
     for policy, choice in sizing.choices.items():
         cells = ["none"] + [""] * 6
         if choice is not None:
-            cells = [
-                number(choice.cost),
-                f"{choice.nodes:,}",
-                size(choice.cache_mb),
-            ]
+            cells = [number(choice.cost), f"{choice.nodes:,}", size(choice.cache_mb)]
             cells += [f"{size(choice.storage_mb_s)}/s", brief(choice.first_s)]
             cells += [brief(choice.later_s), choice.binding]
         style = {"penstock": "bold", "lower_bound": "italic"}.get(policy)

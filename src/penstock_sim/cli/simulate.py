@@ -54,7 +54,6 @@ def simulate(
     policy: list[str] | None = setting(
         None,
         "Simulate only this policy; may be repeated.",
-        metavar="NAME",
         show_default="the scenario's",
         autocompletion=complete_policy,
     ),
@@ -62,12 +61,10 @@ def simulate(
         "corrected",
         "corrected, parity (the published simulator), both of them, or events (penstock's "
         "own code, event by event, for up to 64 nodes).",
-        metavar="NAME",
     ),
     sweep: list[str] | None = setting(
         None,
         "Vary nodes, cache or bandwidth; may be repeated.",
-        metavar="NAME",
         show_default="all three, where that takes a minute or so",
     ),
     no_sweeps: bool = setting(False, "Vary nothing.", "--no-sweeps"),
@@ -135,12 +132,7 @@ def simulate(
         if scenario is not None:
             raise UsageError(f"a scenario ({scenario}) and --from-run are both given: give one")
         chosen = _calibrate_scenario(
-            from_run,
-            nodes=nodes,
-            ram=ram,
-            storage=storage,
-            network=network,
-            write=yaml,
+            from_run, nodes=nodes, ram=ram, storage=storage, network=network, write=yaml
         )
     else:
         if any(value is not None for value in (nodes, ram, storage, network, yaml)):
