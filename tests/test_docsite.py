@@ -213,13 +213,17 @@ def test_a_stub_stands_in_for_what_is_not_built() -> None:
     assert isinstance(core.Permutation(3, 4), core.Permutation)
 
 
-def test_programs_read_pages_and_names() -> None:
-    """llms.txt has the menu without internals, and a sentence of each page; llms-full.txt the
-    arguments of the main names."""
+def test_programs_read_pages() -> None:
+    """llms.txt has the menu without internals, and a sentence of each page."""
     menu = [{"Start": ["a.md", {"More": "b.md"}]}, {"Internals": [{"Tests": "c.md"}]}]
     assert list(list_pages(menu, "")) == [("Start", "a.md"), ("Start", "b.md")]
     page = "# Title\n\n```sh\nmake\n```\n\nA [link](to.md) that is `code`: some, e.g. this. More.\n"
     assert first_sentence(page) == "A link that is `code`: some, e.g."
+
+
+@pytest.mark.long
+def test_programs_read_the_arguments_of_names() -> None:
+    """llms-full.txt has the signatures and docstrings of the main names, of their sources."""
     text = "\n".join(list_names())
     assert "Loader(dataset: Dataset, batch_size: int | None = None" in text
     assert "## penstock.images.from_torchvision" in text
