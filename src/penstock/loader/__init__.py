@@ -1,7 +1,7 @@
 """Loaders: they turn a dataset and an order into batches, and hand these to the training loop.
 
-Nouns: a `Loader` iterates over a `Dataset`: one walk is an epoch, and gives one `Batch` a step. A
-field of a batch is an array or `Ragged`. A `StepSampler` says which samples a rank has in each
+A `Loader` iterates over a `Dataset`: one walk is an epoch, and gives one `Batch` a step. A field
+of a batch is an array or `Ragged`. A `StepSampler` says which samples a rank has in each
 step. A `BatchTask` is one step's work for `Workers` that run in the calling thread, in threads or
 in processes. `decode` is the user's function of a sample; a `RowDecode` takes many at a time. An
 `Explanation` says what bounds a run.
