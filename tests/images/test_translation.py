@@ -55,6 +55,13 @@ PIPELINES: dict[str, list[tuple[Any, ...]]] = {
         ("Pad", (1, 2, 9, 4)),
         ("ToTensor",),
     ],
+    "padded by nothing": [("Pad", 0, 7, "edge"), ("CenterCrop", (45, 33)), ("ToTensor",)],
+    "flipped and padded by nothing": [
+        (HORIZONTAL, 1.0),
+        ("Pad", 0),
+        ("CenterCrop", 44),
+        ("ToTensor",),
+    ],
     "padded and cut": [
         ("Resize", (20, 23)),
         ("Pad", (1, 2, 9, 4)),
@@ -230,6 +237,7 @@ REFUSED: list[tuple[list[tuple[Any, ...]], str]] = [
     ([("CenterCrop", 8), ("ToTensor",), ("ToTensor",)], "takes no tensor"),
     ([("CenterCrop", 8), ("ToImage",), ("ToDtype", "float64")], "float64 is not"),
     ([("CenterCrop", 8), ("ToImage",), ("ToDtype", {"others": None})], "give one dtype"),
+    ([("ToTensor",), ("Pad", 2, 1.5), ("CenterCrop", 8), ("ToDtype", "uint8", True)], "no levels"),
     ([("CenterCrop", 8), ("ToTensor",), ("Normalize", [0, 1], [1, 1])], "2 numbers"),
     ([("Resize", 8, "bilinear", 8), ("CenterCrop", 8), ("ToTensor",)], "no size"),
     ([], "is empty"),

@@ -185,7 +185,7 @@ class _Translation:
         if self._crop is not None:
             raise _build_error(f"Pad behind {self._crop.name} is not in the core")
         self._add_padding("Pad", operation.values.padding, operation.values, False)
-        self._is_placed = True
+        self._is_placed = any(self._padding)
 
     def read_flip(self, operation: _Operation) -> None:
         axis = int(operation.name == "RandomVerticalFlip")
@@ -213,6 +213,8 @@ class _Translation:
     def _add_padding(self, name: str, padding: Any, values: Any, pads_small: bool) -> None:
         mode, fill = values.padding_mode, self._convert_fill(values.fill)
         sides = check_padding(f"from_torchvision: {name}: padding", padding)
+        if not any(sides) and not pads_small:
+            return  # what pads nothing has no mode, which others would take
         is_first = not any(self._padding)
         if not is_first and (mode, self._pad_mode, fill) != ("constant", "constant", self._fill):
             raise _build_error(f"{name} behind Pad pads twice, differently")
@@ -262,7 +264,8 @@ class _Translation:
         if dtype not in _dtypes:
             raise _build_error(f"{name}: {dtype:.24} is not in the core", _dtype_remedy)
         if dtype == "uint8" != self.dtype:
-            if not scales or (self.mean, self.std) != ([0.0] * 3, [1.0] * 3):
+            is_level = all(0 <= value <= 1 for value in self._fill or ())
+            if not scales or (self.mean, self.std) != ([0.0] * 3, [1.0] * 3) or not is_level:
                 raise _build_error(f"{name}: values of {self.dtype} are no levels of uint8")
         elif self.dtype == "uint8" != dtype and not scales:
             self.std = [1 / 255] * 3  # levels as they are
@@ -302,7 +305,7 @@ class _Translation:
                 for value, mean, std in zip(self._fill, self.mean, self.std, strict=True)
             ]
             if self.dtype == "uint8":
-                made.fill_values = [round(255 * value) for value in self._fill]
+                made.fill_values = [int(255.999 * value) for value in self._fill]
         return made
 
     def _build_geometry(
