@@ -332,13 +332,13 @@ def count_cpu_s() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def serve(name: str, root: Path, epochs: int) -> None:
+def serve(name: str, root: str, epochs: int) -> None:
     """Run epochs for each line of input, and answer by the time and processor time of one."""
     import torch
 
     torch.set_num_threads(1)
     try:
-        begin = CONTENDERS[name](root)
+        begin = CONTENDERS[name](Path(root))
         images = run_epoch(begin)
     except Absent as error:
         print(json.dumps({"absent": str(error)}), flush=True)
@@ -367,6 +367,21 @@ def run_epoch(begin: Epoch) -> int:
 # -- rows ------------------------------------------------------------------------------------------
 
 
+START = """
+import sys
+site, name, root, epochs = sys.argv[1:]
+if site:  # before what finds the editable modules
+    sys.meta_path[:] = [one for one in sys.meta_path if "Redirecting" not in type(one).__name__]
+    sys.path.insert(0, site)
+import penstock
+from penstock import _core
+assert not site or all(str(one.__file__).startswith(site) for one in (penstock, _core))
+from benchmarks.image_folder import serve
+serve(name, root, int(epochs))
+"""
+"""Program of a contender's process."""
+
+
 class Contender:
     """Process of a contender.
 
@@ -376,10 +391,10 @@ class Contender:
     def __init__(self, name: str, root: Path, epochs: int, site: Path | None = None) -> None:
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = ":".join(filter(None, [str(site or ""), *paths]))
-        command = [sys.executable, "-m", "benchmarks.image_folder", "--serve", name, str(root)]
+        environment["PYTHONPATH"] = ":".join(filter(None, paths))
+        command = [sys.executable, "-c", START, str(site or ""), name, str(root), str(epochs)]
         self._process = subprocess.Popen(
-            [*command, str(epochs)],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -553,12 +568,7 @@ def main() -> None:
     parser.add_argument("--photos", type=Path, help="folder of JPEG; by default synthetic ones")
     parser.add_argument("--wheel", type=Path, help="penstock's rows from this wheel, too")
     parser.add_argument("--quick", action="store_true", help="256 images, few rounds; own record")
-    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.serve:
-        name, root, epochs = options.serve
-        serve(name, Path(root), int(epochs))
-        return
     from .__main__ import finish
     from .images import make_photographs
 
