@@ -70,11 +70,13 @@ def read_bytes(path: str) -> bytes:
 
 
 TRANSFORM = STANDINS.Compose([STANDINS.Resize((20, 24)), STANDINS.ToTensor()])
-GIVEN: dict[str, Any] = {"batch_size": 4, "shuffle": True, "num_workers": 0, "collate_fn": None}
+GIVEN: dict[str, Any] = dict.fromkeys(("collate_fn", "sampler", "batch_sampler")) | {
+    "batch_size": 4
+}
 
 
 def read(dataset: Any, **given: Any) -> FolderReading:
-    reading = open_image_folder(dataset, GIVEN | given)
+    reading = open_image_folder(dataset, GIVEN | given, DataLoader)
     assert reading is not None
     return reading
 
@@ -109,6 +111,27 @@ def test_the_lines_open_what_the_folder_has(tmp_path: Path) -> None:
     assert "train', extensions=['.jpg'])" in reading._list_lines()
     (tmp_path / "train" / "class-0" / ".hidden.jpg").write_bytes(b"")
     assert "other files" in read(ImageFolder(tmp_path / "train", TRANSFORM)).problem
+
+
+def test_the_lines_have_the_loaders_arguments(tmp_path: Path) -> None:
+    """All that are not the usual ones; objects by the names of their arguments."""
+    pictures.write_folder(tmp_path, 12)
+    options: dict[str, Any] = {"drop_last": True, "seed": 0, "generator": torch.Generator()}
+    loader = DataLoader(ImageFolder(tmp_path, TRANSFORM), 5, True, **options)
+    folder = open_image_folder(loader.dataset, loader._given, DataLoader)
+    assert folder is not None
+    text = folder._list_lines()
+    assert (
+        "(dataset, batch_size=5, shuffle=True, drop_last=True, generator=generator, seed=0, d"
+        in text
+    )
+    names: dict[str, Any] = {"transform": TRANSFORM} | options
+    exec("\n".join(line.strip() for line in text.splitlines()), names)
+    assert len(list(names["loader"])) == len(loader) == 2
+    single = DataLoader(loader.dataset, None)
+    folder = open_image_folder(single.dataset, single._given, DataLoader)
+    assert folder is not None
+    assert "DataLoader(dataset, batch_size=None, decode=" in folder._list_lines()
 
 
 def test_measuring_moves_no_generator(tmp_path: Path) -> None:
@@ -149,6 +172,8 @@ def test_what_cannot_be_translated_is_named(tmp_path: Path) -> None:
         (ImageFolder(tmp_path, TRANSFORM, target_transform=abs), {}, "target_transform="),
         (ImageFolder(tmp_path, TRANSFORM, extensions=None), {}, "is_valid_file="),
         (ImageFolder(tmp_path, TRANSFORM), {"collate_fn": list}, "collate_fn="),
+        (ImageFolder(tmp_path, TRANSFORM), {"sampler": range(4)}, "sampler= is"),
+        (ImageFolder(tmp_path, TRANSFORM), {"batch_sampler": [[1, 2]]}, "sampler= is"),
         (ImageFolder(tmp_path, TRANSFORM, samples=some), {}, "other files or classes"),
     ]
     for dataset, given, words in cases:
@@ -157,4 +182,4 @@ def test_what_cannot_be_translated_is_named(tmp_path: Path) -> None:
         assert reading.measure_gains() == ()
     loader = DataLoader(cases[0][0], 2)
     assert "ColorJitter" in loader.explain().setup.note
-    assert open_image_folder(DatasetFolder(tmp_path), GIVEN) is None
+    assert open_image_folder(DatasetFolder(tmp_path), GIVEN, DataLoader) is None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -25,33 +26,30 @@ _budget_s = 1.5
 _listed_max = 20_000  # samples whose labels are compared before lines are named
 
 
-def open_image_folder(dataset: Any, given: Mapping[str, Any]) -> FolderReading | None:
+def open_image_folder(dataset: Any, given: Mapping[str, Any], kind: Any) -> FolderReading | None:
     """Return the reading of a data set that is torchvision's ImageFolder, or a subclass; else None.
 
-    given:  arguments of its loader.
+    given:  arguments of its loader, which is a `kind`.
     """
     name = "torchvision.datasets.folder", "ImageFolder"
     is_folder = any((kind.__module__, kind.__name__) == name for kind in type(dataset).__mro__)
-    return FolderReading(dataset, given) if is_folder else None
+    return FolderReading(dataset, given, kind) if is_folder else None
 
 
 class FolderReading:
     """The same data set, read and decoded by penstock.
 
     problem:  reason why its images cannot be those of the core; "" if they can.
+    note:     end of a sentence about a cheaper decode: that reason.
     """
 
-    def __init__(self, dataset: Any, given: Mapping[str, Any]) -> None:
-        self._dataset, self._given = dataset, given
+    def __init__(self, dataset: Any, given: Mapping[str, Any], kind: Any) -> None:
+        self._dataset, self._given, self._kind = dataset, given, kind
         self._gains: tuple[DecodeGain, ...] | None = None
         self._crop: Any = None
         self._options: dict[str, Any] = {}  # to open the folder
         self.problem = self._find_problem() or self._find_difference()
-
-    @property
-    def note(self) -> str:
-        """The end of a sentence about a cheaper decode: why it cannot be the core's."""
-        return f"; or penstock's own, but {self.problem}" if self.problem else ""
+        self.note = f"; or penstock's own, but {self.problem}" if self.problem else ""
 
     def _find_problem(self) -> str:
         dataset = self._dataset
@@ -63,8 +61,9 @@ class FolderReading:
             return "its target_transform= is yours: apply it to batch['label']"
         if dataset.extensions is None:
             return "its is_valid_file= is yours: give penstock.open(files=...)"
-        if self._given["collate_fn"] is not None:
-            return "collate_fn= is yours: apply it to whole batches"
+        for name in ("collate_fn", "sampler", "batch_sampler"):
+            if self._given[name] is not None:
+                return f"{name}= is of ImageFolder's samples: penstock.open has its own"
         if dataset.transform is None:
             return "it has no transform="
         try:
@@ -143,16 +142,17 @@ class FolderReading:
 
     def _list_lines(self) -> str:
         """Return the lines of a script that read the folder by penstock."""
-        given = {name: self._given[name] for name in ("batch_size", "shuffle", "num_workers")}
-        options = ", ".join(f"{name}={value!r}" for name, value in given.items() if value)
+        usual = signature(self._kind).parameters
+        options = "".join(
+            f"{name}={repr(value) if isinstance(value, int | float | str | None) else name}, "
+            for name, value in self._given.items()
+            if name == "batch_size" or (name != "dataset" and value is not usual[name].default)
+        )
         place = ", ".join(
             [repr(str(self._dataset.root)), *(f"{k}={v!r}" for k, v in self._options.items())]
         )
-        decode = "decode=penstock.images.from_torchvision(transform)"
-        lines = (
-            "import penstock",
-            "from penstock.torch import DataLoader",
-            f"dataset = penstock.open({place})",
-            f'loader = DataLoader(dataset, {options}, {decode}, as_tuple=("image", "label"))',
+        options += 'decode=penstock.images.from_torchvision(transform), as_tuple=("image", "label")'
+        return (
+            "    import penstock\n    from penstock.torch import DataLoader\n"
+            f"    dataset = penstock.open({place})\n    loader = DataLoader(dataset, {options})"
         )
-        return "\n".join(f"    {line}" for line in lines)

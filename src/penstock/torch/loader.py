@@ -381,7 +381,7 @@ class DataLoader(PositionedLoader):
         if self._folder is None and hasattr(data, "class_to_idx"):
             from .image_folders import open_image_folder
 
-            self._folder = open_image_folder(data, self._given)
+            self._folder = open_image_folder(data, self._given, DataLoader)
         measure: MeasureGains | None = None
         if self._rows is not None:
             measure = partial(self._rows.measure_gains, data.index)
