@@ -474,6 +474,16 @@ def test_plan_prints_and_writes(
     assert (tmp_path / "s1-plan.html").read_text() == page
 
 
+def test_a_plan_that_nothing_reaches_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page too is written, without a cheapest size."""
+    words = ["plan", "s1", "--epoch-seconds", "1e-9", "--settings", "600"]
+    assert command(monkeypatch, tmp_path, *words) == 0
+    assert "None of " in capsys.readouterr().out
+    assert "closed form" in (tmp_path / "s1-plan.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

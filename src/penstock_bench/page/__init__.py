@@ -110,7 +110,7 @@ def number_rows(
     scales = units or [1.0] * max(map(len, values), default=0)
     columns = [
         [None if value is None else value / unit for value in column]
-        for column, unit in zip(zip(*values, strict=True), scales, strict=True)
+        for column, unit in zip(zip(*values, strict=True), scales, strict=bool(values))
     ]
     decimals = [
         _count_decimals([value for value in column if value is not None]) for column in columns
