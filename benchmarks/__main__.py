@@ -18,7 +18,7 @@ from .race import Effort, run_race, say
 from .record import Record, Row, table
 from .suite import FLOORS, races
 
-RACES = ("records4k", "records512", "files100k", "cold128k", "jpeg")
+RACES = ("records4k", "records512", "tokens", "files100k", "cold128k", "jpeg")
 OTHERS = ("order", "dealing", "open1e9", "planning")
 GROUPS = ("penstock", "floor", "torch", "getitems", "ffcv", "grain", "litdata")
 

@@ -64,6 +64,7 @@ def races(corpora: Corpora) -> list[Race]:
     return [
         records(corpora, "records4k", 4096, {"torch": 6, "getitems": 3, "ffcv": 1.5, "floor": 0.8}),
         records(corpora, "records512", 512, {"torch": 12}),
+        tokens(corpora),
         files(corpora),
         cold(corpora),
         jpeg(corpora),
@@ -132,6 +133,31 @@ def records(corpora: Corpora, name: str, record_bytes: int, targets: dict[str, f
                 # Two workers took 1.7 times (4 KiB) and 10 times (512 B) as long; no need to wait.
                 sweep("litdata_loader", (0,), lambda: corpora.litdata(record_bytes)),
             ),
+        ),
+    )
+
+
+def tokens(corpora: Corpora) -> Race:
+    """Windows of 2,048 tokens and the next one, of a flat file of uint16, as int64; warm, exact
+    shuffle."""
+    shape = {"record_bytes": 4096, "kind": "tokens", "batch": 64, "seed": corpora.seed}
+
+    def path() -> Path:
+        return corpora.records(4096)
+
+    def torch(module: str) -> Callable[[], list[Candidate]]:
+        return lambda: [
+            baseline(module, f"workers={n}", path=path(), workers=n, **shape) for n in (0, 1, 2)
+        ]
+
+    return Race(
+        "tokens",
+        path,
+        make_warm,
+        lambda: baseline("penstock_loader", "defaults", path=path(), **shape),
+        (
+            Reference("torch", "torch, best", torch("torch_loader")),
+            Reference("getitems", "torch + __getitems__, best", torch("torch_getitems")),
         ),
     )
 

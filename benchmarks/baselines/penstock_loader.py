@@ -29,7 +29,12 @@ def rows(batch: Any) -> np.ndarray:
 
 def make(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
     """One loader for all epochs; it counts them by itself."""
-    fixed = {"record_bytes": options.record_bytes} if options.kind == "records" else {}
+    fixed: dict[str, Any] = {}
+    if options.kind == "records":
+        fixed = {"record_bytes": options.record_bytes}
+    elif options.kind == "tokens":
+        window = options.record_bytes // 2
+        fixed = {"dtype": "uint16", "window": window, "as_dtype": "int64"}
     extra: dict[str, Any] = {}
     if options.kind == "jpeg":
         extra["decode"] = decode_sample

@@ -38,6 +38,30 @@ class BatchedRecords(Records):
         return batch
 
 
+class Tokens(torch.utils.data.Dataset[torch.Tensor]):
+    """Windows of a flat file of uint16 tokens, each with the token after it, from a memory map."""
+
+    def __init__(self, path: str, window: int) -> None:
+        self.tokens, self.window = np.memmap(path, np.uint16, "r"), window
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.window
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        start = index * self.window
+        return torch.from_numpy(self.tokens[start : start + self.window + 1].astype(np.int64))
+
+
+class BatchedTokens(Tokens):
+    """The same windows, tuned by hand: one tensor a batch, filled row by row."""
+
+    def __getitems__(self, indices: list[int]) -> torch.Tensor:
+        batch = np.empty((len(indices), self.window + 1), np.int64)
+        for row, index in zip(batch, indices, strict=True):
+            row[:] = self.tokens[index * self.window :][: self.window + 1]
+        return torch.from_numpy(batch)
+
+
 class Files(torch.utils.data.Dataset[torch.Tensor]):
     """One sample a file, all of one size: open, read, close."""
 

@@ -6,7 +6,7 @@ import argparse
 
 import torch
 from benchmarks.baselines.serve import Epochs, serve
-from benchmarks.baselines.torch_dataset import BatchedRecords
+from benchmarks.baselines.torch_dataset import BatchedRecords, BatchedTokens
 from benchmarks.baselines.torch_loader import loader_epochs
 
 
@@ -17,7 +17,11 @@ def as_it_is(batch: torch.Tensor) -> torch.Tensor:
 
 def make(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
     """The tuned loader; the rest as in torch_loader."""
-    data = BatchedRecords(options.path, options.record_bytes)
+    data: BatchedRecords | BatchedTokens
+    if options.kind == "tokens":
+        data = BatchedTokens(options.path, options.record_bytes // 2)
+    else:
+        data = BatchedRecords(options.path, options.record_bytes)
     return loader_epochs(options, data, collate_fn=as_it_is), {"torch": torch.__version__}
 
 

@@ -17,6 +17,8 @@ def dataset(options: argparse.Namespace) -> torch.utils.data.Dataset[torch.Tenso
     """The dataset of the row's kind."""
     if options.kind == "records":
         return torch_dataset.Records(options.path, options.record_bytes)
+    if options.kind == "tokens":
+        return torch_dataset.Tokens(options.path, options.record_bytes // 2)
     if options.kind == "files":
         return torch_dataset.Files(options.path)
     return torch_dataset.Images(options.path)
