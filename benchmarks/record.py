@@ -112,6 +112,12 @@ class Record:
         }
 
 
+def read_record(name: str) -> dict[str, Any]:
+    """The record benchmarks/results/NAME.json."""
+    record: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return record
+
+
 def without_folders(configuration: dict[str, Any]) -> dict[str, Any]:
     """The same, with paths reduced to their last part."""
     return {key: without_folder(value) for key, value in configuration.items()}

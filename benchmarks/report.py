@@ -17,7 +17,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.record import LOAD_MAX, RESULTS, ROOT, STEAL_MAX, WIDTH_MAX, number, tree_hash
+from benchmarks.record import (
+    LOAD_MAX,
+    RESULTS,
+    ROOT,
+    STEAL_MAX,
+    WIDTH_MAX,
+    number,
+    read_record,
+    tree_hash,
+)
 from benchmarks.sections import NUMBERS, SECTIONS, Number, Section, Target
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -57,16 +66,9 @@ come from one with 16 cores and a GPU. It says nothing about many GPUs or networ
 """
 
 
-def read_record(name: str) -> dict[str, Any]:
-    """The record benchmarks/results/NAME.json."""
-    record: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return record
-
-
 def list_sections() -> list[Section]:
     """The sections whose benchmark has run."""
     return [section for section in SECTIONS if (RESULTS / f"{section.record}.json").exists()]
-
 
 def describe_tree(record: dict[str, Any], tree: str) -> str:
     """The commit and the tree of a record, and whether they are those of `tree`."""
