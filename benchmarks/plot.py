@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from docsite.drawings import Drawing
 
-from benchmarks.record import ROOT, number, read_record
+from benchmarks.record import RESULTS, ROOT, is_fit, number, read_record
 
 PATH = ROOT / "docs" / "speed.svg"
 
@@ -74,12 +74,32 @@ def list_bars(panel: Panel) -> list[Bar]:
     ]
 
 
-def draw_speed() -> str:
+def list_panels(tree: str | None) -> list[Panel]:
+    """The panels whose records were made in quiet, and are of `tree` (None: of any)."""
+    return [
+        panel
+        for panel in PANELS
+        if (RESULTS / f"{panel.record}.json").exists()
+        and is_fit(read_record(panel.record), tree)
+        and has_rows(panel)
+    ]
+
+
+def has_rows(panel: Panel) -> bool:
+    """Whether the record has the rows of a panel, with figures."""
+    rows = {row["name"]: row for row in read_record(panel.record)["rows"]}
+    return all(rows.get(name, {}).get("low") for _, name in (panel.base, panel.other))
+
+
+def draw_speed(tree: str | None) -> str:
     """The plot as SVG."""
-    rows = (len(PANELS) + 1) // 2
+    panels = list_panels(tree)
+    rows = (len(panels) + 1) // 2
     drawing = Drawing("Samples per second, as multiples of torch's DataLoader", 34 + 130 * rows)
-    drawing.text(8, 20, "Samples per second; torch's DataLoader is 1. Lines are 95 % intervals.", soft=True)
-    for place, panel in enumerate(PANELS):
+    drawing.text(
+        8, 20, "Samples per second; torch's DataLoader is 1. Lines are 95 % intervals.", soft=True
+    )
+    for place, panel in enumerate(panels):
         draw_panel(drawing, panel, 8 + 360 * (place % 2), 40 + 130 * (place // 2))
     return drawing.render()
 
@@ -95,6 +115,12 @@ def draw_panel(drawing: Drawing, panel: Panel, x: float, y: float) -> None:
         kind = "c" if bar.name == "penstock" else "none"
         drawing.box(x + 150, top, bar.times * scale, 20, kind)
         if bar.low != bar.high:
-            ends = f"{x + 150 + bar.low * scale:g},{top + 10:g} {x + 150 + bar.high * scale:g},{top + 10:g}"
+            low, high = (x + 150 + end * scale for end in (bar.low, bar.high))
+            ends = f"{low:g},{top + 10:g} {high:g},{top + 10:g}"
             drawing.parts.append(f'<polyline class="line" points="{ends}"/>')
-        drawing.text(x + 158 + bar.high * scale, top + 15, f"{number(bar.times)}x", soft=bar.name != "penstock")
+        drawing.text(
+            x + 158 + bar.high * scale,
+            top + 15,
+            f"{number(bar.times)}x",
+            soft=bar.name != "penstock",
+        )

@@ -118,6 +118,12 @@ def read_record(name: str) -> dict[str, Any]:
     return record
 
 
+def is_fit(record: dict[str, Any], tree: str | None) -> bool:
+    """Whether a record was made in quiet, and is of `tree` (None: of any): README may show it."""
+    is_quiet: bool = record["load"]["before"][0] <= LOAD_MAX
+    return is_quiet and tree in (None, record.get("tree"))
+
+
 def without_folders(configuration: dict[str, Any]) -> dict[str, Any]:
     """The same, with paths reduced to their last part."""
     return {key: without_folder(value) for key, value in configuration.items()}

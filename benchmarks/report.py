@@ -1,6 +1,7 @@
-"""Write docs/performance.md and the six numbers of README.md from the records: nothing is typed.
+"""Write docs/performance.md, the plot and the figures of README.md from the records: nothing is
+typed.
 
-python -m benchmarks.report             # write both
+python -m benchmarks.report             # write them
 python -m benchmarks.report --check     # exit with 1 if a page differs from what would be written
 
 A page says which tree a record is of. A row has a verdict only if its machine was idle before the
@@ -10,28 +11,29 @@ run and its interval is narrow; else the reason stands in the place of the verdi
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks import plot
 from benchmarks.record import (
     LOAD_MAX,
     RESULTS,
     ROOT,
     STEAL_MAX,
     WIDTH_MAX,
+    is_fit,
     number,
     read_record,
     tree_hash,
 )
-from benchmarks.sections import NUMBERS, SECTIONS, Number, Section, Target
+from benchmarks.sections import REASONS, SECTIONS, Reason, Section, Target
 
 PAGE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
-BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
+BEGIN, END = "<!-- reasons: begin -->", "<!-- reasons: end -->"
 OTHER_TREE = ", not of this tree"
 """The one remark that depends on the checkout: it comes and goes with changes of src and cpp."""
 EARLIER_TREE = "of an earlier tree, not of this one"
@@ -69,6 +71,7 @@ come from one with 16 cores and a GPU. It says nothing about many GPUs or networ
 def list_sections() -> list[Section]:
     """The sections whose benchmark has run."""
     return [section for section in SECTIONS if (RESULTS / f"{section.record}.json").exists()]
+
 
 def describe_tree(record: dict[str, Any], tree: str) -> str:
     """The commit and the tree of a record, and whether they are those of `tree`."""
@@ -244,38 +247,30 @@ def performance_page(tree: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def number_line(item: Number, tree: str) -> str:
-    """One of the README's numbers: words, figure, the command that repeats it, origin."""
-    record = read_record(item.record)
-    row = next(row for row in record["rows"] if row["name"] == item.row)
-    load = record["load"]["before"][0]
-    ratio, _, interval = format_ratio(row).partition(" ")
-    busy = " (busy)" if load > LOAD_MAX else ""
-    commit = f"commit {record['commit']['hash'][:7]}"
-    if record["commit"]["dirty"]:
-        commit += " with changes"
-    if "tree" not in record:
-        commit = f"earlier tree, {commit}"
-    elif record["tree"] != tree:
-        commit += OTHER_TREE
-    origin = f"{record['date'][:10]}, {commit}, load {load:.2f}{busy}"
-    return f"| {item.words} | **{ratio}** {interval} | `{item.command}` | {origin} |"
+def write_reason(reason: Reason, tree: str | None) -> str:
+    """One of the README's reasons; with its figure if the record was made in quiet, and is of
+    `tree` (None: of any)."""
+    if not reason.record:
+        return f"* {reason.words}"
+    record = read_record(reason.record)
+    if not is_fit(record, tree):
+        return f"* {reason.plain}"
+    row = next(row for row in record["rows"] if row["name"] == reason.row)
+    return f"* {reason.words.format(number(row['ratio']))}"
 
 
-def numbers_table(tree: str) -> str:
-    """The README's table of six numbers."""
-    lines = ["| held against | ratio (95 % interval) | repeat it | measured |", "|---|---|---|---|"]
-    lines += [number_line(item, tree) for item in NUMBERS]
-    return "\n".join(lines)
+def reasons_list(tree: str | None) -> str:
+    """The README's list of reasons."""
+    return "\n".join(write_reason(reason, tree) for reason in REASONS)
 
 
-def insert_numbers(readme: str, table: str) -> str:
+def insert_reasons(readme: str, reasons: str) -> str:
     """The README with what lies between its markers replaced."""
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{README} lacks the markers {BEGIN} and {END}: put them back")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+    return f"{before}{BEGIN}\n{reasons}\n{END}{after}"
 
 
 def ignore_tree(text: str) -> str:
@@ -290,7 +285,8 @@ def main() -> None:
     tree = tree_hash()
     pages = {
         PAGE: performance_page(tree),
-        README: insert_numbers(README.read_text(), numbers_table(tree)),
+        plot.PATH: plot.draw_speed(tree),
+        README: insert_reasons(README.read_text(), reasons_list(tree)),
     }
     for path, text in pages.items():
         if not options.check:

@@ -287,51 +287,46 @@ Differences from torchvision are those of its deterministic transforms, in level
 )
 
 
-class Number(NamedTuple):
-    """One of the README's numbers: the ratio of one row, in words, and how to repeat it."""
+class Reason(NamedTuple):
+    """One of the README's reasons. `{}` in the words is the ratio of a row of a record; `plain` is
+    said in their place while the record is of another tree, or was made beside other work."""
 
-    record: str
-    row: str
-    command: str
     words: str
+    plain: str = ""
+    record: str = ""
+    row: str = ""
 
 
-NUMBERS = (
-    Number(
+REASONS = (
+    Reason(
+        "**Your files stay as they are.** [19 containers](docs/formats.md), on disks and in object "
+        "stores, are read in place, by their own index; nothing is converted."
+    ),
+    Reason(
+        "**Small reads are cheap.** Records of 4 KiB: {} times the samples of torch's DataLoader "
+        "at its best ([figures](docs/performance.md)).",
+        "**Small reads are cheap.** A batch is one plan and a few reads, not a call a sample "
+        "([figures](docs/performance.md)).",
         "bench",
         "records4k / torch, best",
-        "make bench ARGS=records4k",
-        "samples/s of 4 KiB records in memory, exact shuffle / torch's DataLoader at its best",
     ),
-    Number(
+    Reason(
+        "**Exact to the sample.** Each sample comes once an epoch; seven values, 200 bytes, resume "
+        "it on [any number of ranks](docs/how/resume.md). The order takes no memory, however many "
+        "samples there are."
+    ),
+    Reason(
+        "**Slow storage is asked once.** An LMDB half a millisecond away gives {} times the "
+        "samples that eight readers get by themselves; [several hosts](docs/cluster.md) read each byte "
+        "once.",
+        "**Slow storage is asked once.** Reads are merged and run ahead; [several "
+        "hosts](docs/cluster.md) read each byte once.",
         "lmdb",
         "node / lmdb, best",
-        "make bench-lmdb ARGS=node",
-        "samples/s of an LMDB on an emulated file system 0.5 ms away / the `lmdb` package, best",
     ),
-    Number(
-        "bench",
-        "files100k / floor: open + read + close, best",
-        "make bench ARGS=files100k",
-        "samples/s of files of 100 kB / a bare C++ loop of open, read, close (0.85 was wanted)",
-    ),
-    Number(
-        "images",
-        "R, photos, no index / simplejpeg + Pillow",
-        "make bench-images",
-        "random crops of photographs, decoded and resized by a core / simplejpeg + Pillow",
-    ),
-    Number(
-        "cluster",
-        "first epoch / DataLoader",
-        "make bench-cluster",
-        "first epoch of four emulated hosts, storage saturated / DataLoader (2 was wanted)",
-    ),
-    Number(
-        "checkpoint",
-        "blocked by a save / memcpy of the state",
-        "make bench-checkpoint",
-        "time for which a save of 2 GB blocks training / memcpy by one thread (less is better)",
+    Reason(
+        "**It says what to change.** `loader.explain()` tells why the GPU waited, "
+        "`penstock doctor` what the machine could do, "
+        "[and more](docs/how/why-the-gpu-waits.md), in one install of 2 MB."
     ),
 )
-"""Rows with narrow intervals, those included in which penstock gains nothing or falls short."""

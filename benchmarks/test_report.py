@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import report
+from benchmarks import plot, report
 from benchmarks.record import RESULTS, tree_hash
+<<<<<<< HEAD
 from benchmarks.sections import NUMBERS, Section
+=======
+from benchmarks.sections import REASONS, SECTIONS, Reason, Section
+>>>>>>> 9fd567ed (README: one plot, a diff, five reasons, 120 lines)
 
 pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="an archive without the records")
 ROW: dict[str, Any] = {
@@ -44,11 +49,25 @@ def test_the_page_is_what_the_command_writes() -> None:
     assert report.ignore_tree(report.PAGE.read_text()) == report.ignore_tree(written)
 
 
-def test_the_numbers_of_the_readme_are_what_the_command_writes() -> None:
-    """The README's table comes from the records, apart from the same remark."""
+def test_the_figures_of_the_readme_are_what_the_command_writes() -> None:
+    """Of this tree, or left out; and the plot is drawn from the records."""
     text = report.README.read_text()
-    written = report.insert_numbers(text, report.numbers_table(tree_hash()))
-    assert report.ignore_tree(text) == report.ignore_tree(written)
+    written = {report.insert_reasons(text, report.reasons_list(tree)) for tree in ("", None)}
+    assert text in written
+    assert plot.PATH.read_text() in {plot.draw_speed(tree) for tree in (tree_hash(), None)}
+
+
+@pytest.mark.parametrize("load", [0.1, 2.0])
+@pytest.mark.parametrize("tree", ["this", "other"])
+def test_a_figure_of_the_readme_is_of_this_tree_and_quiet(
+    load: float, tree: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = RECORD | {"rows": [ROW], "tree": tree, "load": {"before": [load, 0, 0]}}
+    (tmp_path / "x.json").write_text(json.dumps(record))
+    monkeypatch.setattr("benchmarks.record.RESULTS", tmp_path)
+    reason = Reason("fast: {} times", "fast", "x", ROW["name"])
+    line = report.write_reason(reason, "this")
+    assert line == ("* fast: 2 times" if load < 1 and tree == "this" else "* fast")
 
 
 def test_every_record_has_a_section() -> None:
@@ -81,11 +100,13 @@ def test_every_row_is_printed_and_targets_have_the_side_that_the_record_took(
 
 
 def test_the_numbers_of_the_readme_have_narrow_intervals() -> None:
-    """Six rows; a row whose interval is wide is not shown in the window."""
-    assert len(NUMBERS) == 6
-    for item in NUMBERS:
-        rows = report.read_record(item.record)["rows"]
-        (row,) = [row for row in rows if row["name"] == item.row]
+    """A row whose interval is wide is not shown in the window."""
+    assert len(REASONS) == 5
+    for reason in REASONS:
+        if not reason.record:
+            continue
+        rows = report.read_record(reason.record)["rows"]
+        (row,) = [row for row in rows if row["name"] == reason.row]
         assert row["low"] is not None
         assert (row["high"] - row["low"]) / row["ratio"] <= 0.10
 
