@@ -11,11 +11,7 @@ import pytest
 
 from benchmarks import plot, report
 from benchmarks.record import RESULTS, tree_hash
-<<<<<<< HEAD
-from benchmarks.sections import NUMBERS, Section
-=======
-from benchmarks.sections import REASONS, SECTIONS, Reason, Section
->>>>>>> 9fd567ed (README: one plot, a diff, five reasons, 120 lines)
+from benchmarks.sections import REASONS, Reason, Section
 
 pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="an archive without the records")
 ROW: dict[str, Any] = {
