@@ -317,8 +317,8 @@ REASONS = (
     ),
     Reason(
         "**Slow storage is asked once.** An LMDB half a millisecond away gives {} times the "
-        "samples that eight readers get by themselves; [several hosts](docs/cluster.md) read each byte "
-        "once.",
+        "samples that eight readers get by themselves; [several hosts](docs/cluster.md) read each "
+        "byte once.",
         "**Slow storage is asked once.** Reads are merged and run ahead; [several "
         "hosts](docs/cluster.md) read each byte once.",
         "lmdb",
