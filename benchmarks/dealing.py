@@ -110,7 +110,7 @@ def move_rows() -> list[dict[str, Any]]:
     found = []
     for nodes, seats in MOVES:
         line = row(f"moved, {nodes} nodes, {seats} each a step", [moved(nodes, seats)], "", None)
-        found.append(line | {"floor": remote_share(seats, nodes)})
+        found.append(line | {"floor": float(remote_share(seats, nodes))})
     return found
 
 
