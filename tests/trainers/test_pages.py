@@ -34,13 +34,19 @@ from transformers import LlamaConfig, LlamaForCausalLM
 sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1}
 language_model = LlamaForCausalLM(LlamaConfig(vocab_size=64, num_hidden_layers=1, **sizes))
 """
-# Gloo's threads drop their tensors late: where the interpreter has ended by then, torch aborts.
 MEETING = """
-import atexit, os, torch.distributed
+import os, torch.distributed
 torch.distributed.init_process_group(
     "gloo", init_method="file://" + os.path.abspath("meet"), rank=0, world_size=1
 )
-atexit.register(torch.distributed.destroy_process_group)
+"""
+# Gloo's threads drop their tensors late, even after a group is destroyed: where the interpreter
+# has ended by then, torch aborts. A page that got here ended well.
+PARTING = """
+import sys
+torch.distributed.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)
 """
 NEEDS: dict[str, tuple[str, str]] = {
     "accelerate": (
@@ -160,7 +166,8 @@ def test_the_code_of_a_page_runs_as_printed(page: Path, tmp_path: Path) -> None:
     program = tmp_path / "page.py"
     name = str(page.relative_to(ROOT))
     everything = page in MIGRATIONS
-    program.write_text(make_program(name, text, COMMON + prelude, everything))
+    lines = make_program(name, text, COMMON + prelude, everything)
+    program.write_text(lines + PARTING * (MEETING in prelude))
     done = subprocess.run(
         [sys.executable, str(program)],
         cwd=tmp_path,
