@@ -62,6 +62,7 @@ WORDS = {
     "how/set-the-speed.md": "threads bandwidth",
     "how/split-for-validation.md": "test",
     "how/why-the-gpu-waits.md": "slow bottleneck profile",
+    "how/windows-of-arrays.md": "patches weather climate xarray netcdf time series",
     "images.md": "imagefolder jpeg augmentation",
     "install.md": "pip package macos windows docker",
     "objects.md": "s3 gcs azure cloud bucket credentials",
@@ -118,6 +119,7 @@ QUESTIONS = {
     "validation split": "how/split-for-validation.html",
     "which loader": "start/which-class.html",
     "why is it slow": "how/why-the-gpu-waits.html",
+    "zarr patches": "how/windows-of-arrays.html",
 }
 """What people type, and the page that has to be among the first three answers."""
 

@@ -456,8 +456,10 @@ def test_integers_that_cannot_be_converted(tmp_path: Path) -> None:
 def test_a_window_over_a_file_of_another_format(tmp_path: Path) -> None:
     """A window does not make tokens of a file whose contents show another format."""
     np.save(tmp_path / "x.npy", np.arange(100, dtype=np.uint16))
-    with pytest.raises(UsageError, match="window= is of megatron, tokens: leave it out"):
+    with pytest.raises(UsageError, match="dtype= is of records, tokens: leave it out"):
         penstock.open(tmp_path / "x.npy", window=4, dtype="uint16")
+    with pytest.raises(UsageError, match="window is 4: give {axis: elements}"):
+        penstock.open(tmp_path / "x.npy", window=4)
 
 
 def test_a_local_path_needs_no_hub(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from ..index.concat import JointChunks, split_by_part
 from ..index.fields import SUMS_FIELD, Field, find_damaged
 from ..index.formats.jsonl import build_line_error
 from ..index.json_fields import JsonFields, LineError
-from ..index.layout import Chunked
+from ..index.layout import Chunked, Windows
 from ..index.nested import NestedError, unpack_rows
 from ..index.table import Index
 from ..index.vocabulary import find_foreign_token
@@ -354,25 +354,26 @@ def _decode_rows(
     extents, pieces = layout.pieces(places.number)
     counts = np.ones(len(places.number), np.int64) if pieces is None else pieces
     lengths = np.split(extents.length, np.cumsum(counts)[:-1])
-    sample_counts = layout.first[places.number + 1] - layout.first[places.number]
+    row_counts = layout.count_rows(places.number)
     read = [
         codecs.CompressedChunk(
             int(chunk),
             buffer[places.base + places.bounds[k] : places.base + places.bounds[k + 1]].data,
             lengths[k].tolist(),
-            int(sample_counts[k]),
+            int(row_counts[k]),
         )
         for k, chunk in enumerate(places.number)
     ]
     try:
-        rows = codecs.decode_samples(
-            field.codec.name,
-            field.codec.options,
-            read,
-            places.chunk,
-            places.row,
-            (layout, field.codec),
-        )
+        codec = field.codec
+        rows: _Rows
+        if isinstance(layout, Windows):
+            assert places.pair is not None
+            rows = codecs.decode_windows(field, layout, read, places.chunk, places.pair, places.row)
+        else:
+            rows = codecs.decode_samples(
+                codec.name, codec.options, read, places.chunk, places.row, (layout, codec)
+            )
         if field.shape is None:
             return rows
         if not len(rows):

@@ -287,7 +287,7 @@ def _read_chunk(dataset: Dataset, layout: Chunked, number: int) -> CompressedChu
         read_extent(dataset.index.files, file, offset, length, where)
         for file, offset, length in zip(*(column.tolist() for column in extents), strict=True)
     ]
-    samples = int(layout.chunk_samples[number])
+    samples = int(layout.count_rows(np.array([number]))[0])
     return CompressedChunk(number, memoryview(b"".join(pieces)), extents.length.tolist(), samples)
 
 

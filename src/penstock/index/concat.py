@@ -19,8 +19,9 @@ from ..extent import Extents, Files, Int
 from .attributes import Attribute
 from .fields import SUMS_FIELD, Codec, Field
 from .json_fields import Column
-from .layout import Chunked, Columns, Fixed, Layout
+from .layout import Chunked, Fixed, Layout, Windows
 from .table import Index, Samples
+from .windows import Columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,6 +260,9 @@ def _join_field(
     coded = any(isinstance(layout, Chunked) for layout in layouts)
     if not coded and len({field.dtype for field in fields}) == 1:
         return fields[0], JointFiles(layouts, first, first_file)
+    if any(isinstance(layout, Windows) for layout in layouts):
+        what = f"field {fields[0].name!r} is windows of an array in chunks, not mixed yet"
+        raise UsageError(f"{what}: give each its own loader, or write the array without filters")
     units = tuple(layout.chunks if isinstance(layout, Chunked) else layout for layout in layouts)
     first_unit = np.cumsum([0, *(unit.count for unit in units)], dtype=np.int64)
     field = replace(fields[0], codec=Codec("mixture"))

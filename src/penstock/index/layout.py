@@ -1,17 +1,20 @@
-"""Layouts: the place of each sample of one field. Four kinds have one interface.
+"""Layouts: the place of each sample of one field. Six kinds have one interface.
 
     Fixed     records of one size: arithmetic, no memory.
     RowTable  one extent a sample.
     Pieces    several extents a sample, laid end to end.
+    Boxes     the same by arithmetic: windows of an array (see `windows`).
     Chunked   samples inside compressed chunks, to be decoded first.
+    Windows   windows of an array in chunks, of which each meets several.
 
 A *unit* is read as a whole: a sample, or a compressed chunk of many samples. All layouts give the
-bytes and the extents of units. Only for `Chunked` are units not the samples.
+bytes and the extents of units. Only for `Chunked` and `Windows` are units not the samples.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +24,8 @@ import numpy.typing as npt
 
 from .. import limits
 from ..extent import Extents, FileIds, Files, Int
-
-Columns = dict[str, npt.NDArray[Any]]
-Description = dict[str, Any]
-"""Description of a layout in the header of a saved index, beside its columns."""
+from .windows import Boxes as Boxes
+from .windows import Columns, Description, WindowGrid, count_strides
 
 
 @functools.lru_cache(maxsize=8)
@@ -301,6 +302,11 @@ class Chunked:
         """Samples of each compressed chunk."""
         return np.diff(self.first)
 
+    def count_rows(self, chunks: Int) -> Int:
+        """Rows that compressed chunks decode to."""
+        rows: Int = self.first.take(chunks + 1) - self.first.take(chunks)
+        return rows
+
     def find_chunks(self, samples: Int) -> tuple[Int, Int]:
         """Find the compressed chunk of each sample, and its row in it."""
         chunk = np.searchsorted(self.first, samples, side="right") - 1
@@ -320,6 +326,121 @@ class Chunked:
         return self.chunks.flaw(files)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Windows(Chunked):
+    """Windows of an array in chunks, each of which is decoded by itself.
+
+    first:   int64, number of the first row of each row of chunks; the last is the number of rows.
+    chunks:  RowTable of the chunks, in C order of the array.
+    grid:    of the windows.
+    chunk:   shape of a chunk; its first axis is the most that a row of chunks has.
+    """
+
+    grid: WindowGrid
+    chunk: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return self.grid.count
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """Chunks along each axis."""
+        behind = zip(self.grid.shape[1:], self.chunk[1:], strict=True)
+        return (len(self.first) - 1, *(-(-size // step) for size, step in behind))
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the chunks that all windows meet, as if each window read its own."""
+        pairs = zip(self.grid.size, self.chunk, strict=True)
+        met = math.prod((size - 1) / step + 1 for size, step in pairs)
+        return int(self.count * met * self.chunks.total_bytes / max(1, self.chunks.count))
+
+    @property
+    def chunk_samples(self) -> Int:
+        """Windows of each chunk, about as many in all as there are."""
+        cells = self.chunks.count
+        return np.full(cells, max(1, self.count // cells), np.int64)
+
+    def count_rows(self, chunks: Int) -> Int:
+        rows: Int = np.diff(self.first).take(chunks // math.prod(self.cells[1:]))
+        return rows
+
+    def find_chunks(self, samples: Int) -> tuple[Int, Int]:
+        """Find the first chunk that each window meets; and return the windows' numbers."""
+        pair, chunk = self.find_pairs(samples)
+        return chunk[np.searchsorted(pair, np.arange(len(samples)))], samples
+
+    def find_pairs(self, samples: Int) -> tuple[Int, Int]:
+        """Find the chunks that windows meet: the place of each window in `samples`, and a chunk;
+        in this order."""
+        origins = self.grid.find_origins(samples)
+        cells = self.cells
+        steps = count_strides(cells)
+        chunk = np.zeros((len(samples), 1), np.int64)
+        is_met = np.ones((len(samples), 1), bool)
+        for axis, size in enumerate(self.grid.size):
+            low, high = origins[:, axis], origins[:, axis] + (size - 1)
+            if axis == 0:
+                low = np.searchsorted(self.first, low, side="right") - 1
+                high = np.searchsorted(self.first, high, side="right") - 1
+            else:
+                low, high = low // self.chunk[axis], high // self.chunk[axis]
+            along = np.arange(int((high - low).max(initial=0)) + 1)
+            at = np.add.outer(low, along)
+            inside = at <= high[:, None]
+            shape = len(samples), chunk.shape[1] * len(along)
+            chunk = (chunk[:, :, None] + (at * steps[axis])[:, None, :]).reshape(shape)
+            is_met = (is_met[:, :, None] & inside[:, None, :]).reshape(shape)
+        return np.nonzero(is_met)[0], chunk[is_met]
+
+    def find_place(self, chunk: int) -> tuple[int, ...]:
+        """Return the index in the array at which a chunk starts."""
+        cell = np.unravel_index(chunk, self.cells)
+        behind = zip(cell[1:], self.chunk[1:], strict=True)
+        return (int(self.first[cell[0]]), *(int(at) * step for at, step in behind))
+
+    def described(self) -> Description:
+        mine = {"windows": self.grid.described(), "chunk": self.chunk}
+        return {"record_bytes": None, "chunks": self.chunks.described(), **mine}
+
+    def flaw(self, files: Files) -> str | None:
+        if flaw := self.grid.find_flaw():
+            return flaw
+        if len(self.chunk) != len(self.grid.shape) or min(self.chunk) < 1:
+            return "chunks have another number of axes than windows"
+        rows = np.diff(self.first)
+        if len(rows) < 1 or self.first[0] != 0 or self.first[-1] != self.grid.shape[0]:
+            return "the rows of chunks do not make up the array"
+        if (rows <= 0).any() or (rows > self.chunk[0]).any():
+            return "the rows of chunks are not in order"
+        if not isinstance(self.chunks, RowTable) or self.chunks.count != math.prod(self.cells):
+            return "the chunks do not make up the array"
+        return self.chunks.flaw(files)
+
+    def gather(self, place: int, decoded: npt.NDArray[Any], origins: Int, rows: Any) -> None:
+        """Copy a decoded chunk into the windows that meet it.
+
+        place:    the chunk's number.
+        origins:  of these windows.
+        rows:     the windows, as one array each.
+        """
+        start = self.find_place(place)
+        shape = tuple(
+            min(length, size - at)
+            for length, size, at in zip(decoded.shape, self.grid.shape, start, strict=True)
+        )
+        low = origins - np.array(start)
+        into = np.maximum(-low, 0)
+        source = np.maximum(low, 0)
+        stop = np.minimum(low + np.array(self.grid.size), shape)
+        for row, at, begin, end in zip(
+            rows, into.tolist(), source.tolist(), stop.tolist(), strict=True
+        ):
+            taken = decoded[tuple(map(slice, begin, end))]
+            row[tuple(map(slice, at, map(sum, zip(at, taken.shape, strict=True))))] = taken
+
+
 def _find_outside(
     file: FileIds | None, offset: Int | None, length: Int, files: Files
 ) -> str | None:
@@ -333,7 +454,7 @@ def _find_outside(
     return None
 
 
-Layout = Fixed | RowTable | Pieces | Chunked
+Layout = Fixed | RowTable | Pieces | Boxes | Chunked
 
 
 def rebuild_layout(
@@ -347,7 +468,13 @@ def rebuild_layout(
     if described.get("chunks") is not None:
         chunks = rebuild_layout(described["chunks"], prefix, sections, files)
         assert isinstance(chunks, RowTable | Pieces)
-        return Chunked(get(f"{prefix}.chunks.first", np.int64), chunks)
+        first = get(f"{prefix}.chunks.first", np.int64)
+        if (windows := described.get("windows")) is None:
+            return Chunked(first, chunks)
+        return Windows(first, chunks, WindowGrid.rebuild(windows), tuple(described["chunk"]))
+    if (boxes := described.get("boxes")) is not None:
+        first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
+        return Boxes(WindowGrid.rebuild(boxes), first, base, int(described["itemsize"]))
     if described["record_bytes"] is not None:
         first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
         stride_bytes = int(described.get("stride_bytes", 0))

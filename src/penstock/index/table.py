@@ -26,7 +26,7 @@ from ..extent import Extents, Files, Int, Names
 from . import sidecar
 from .attributes import Attribute, rebuild_attribute
 from .fields import SUMS_FIELD, Codec, Field
-from .layout import Chunked, Fixed, Layout, Pieces, RowTable, rebuild_layout, take_column
+from .layout import Boxes, Chunked, Fixed, Layout, Pieces, RowTable, rebuild_layout, take_column
 
 _COLUMNS = {"names": np.uint8, "ends": np.int64, "size": np.int64, "mtime_ns": np.int64}
 """Columns of a table of files, and their types in a saved index."""
@@ -144,7 +144,7 @@ class Index:
         UsageError if a number is not a sample's, or if samples are not single extents.
         """
         layout = self.layouts[field]
-        if isinstance(layout, Pieces | Chunked):
+        if isinstance(layout, Pieces | Boxes | Chunked):
             raise UsageError(f"field {self.fields[field].name!r} is in pieces: use Index.units")
         return layout.extents(self._checked(samples))
 
@@ -476,7 +476,7 @@ def _find_flaw(index: Index, count: int) -> str | None:
         if ((column < 0) | (column >= len(classes))).any():
             return "a label is not the number of a class"
     for layout, field in zip(index.layouts, index.fields, strict=True):
-        if isinstance(layout, Fixed) and field.nbytes != layout.record_bytes:
+        if isinstance(layout, Fixed | Boxes) and field.nbytes != layout.row_bytes:
             return f"field {field.name!r} does not fill its record"
         is_nested = {4, 8}.issuperset(field.levels) and min(field.element, default=1) >= 1
         if not is_nested or (field.codec is None) == isinstance(layout, Chunked):

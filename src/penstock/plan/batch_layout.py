@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..errors import DataError
 from ..extent import Extents, Int, Placed, interleave, make_tuples
 from ..index.fields import Field
-from ..index.layout import Chunked, Layout
+from ..index.layout import Chunked, Layout, Windows
 from ..order.packed_order import RowPieces
 
 Ids = npt.NDArray[np.uint64]
@@ -80,6 +80,8 @@ class FieldChunks(NamedTuple):
     number:  int64 (chunks,), numbers of the chunks, ascending.
     chunk:   int64 (samples,), the one of these chunks that holds the sample.
     row:     int64 (samples,), the place of the sample in its chunk.
+    pair:    for windows, of which each meets several chunks, int64: the sample of each `chunk`,
+             as its row in the step. `row` is the window's number then.
     """
 
     base: int
@@ -87,11 +89,15 @@ class FieldChunks(NamedTuple):
     number: Int
     chunk: Int
     row: Int
+    pair: Int | None = None
 
     def row_at(self, target: int) -> int | None:
         """Return the row of the first sample of the chunk that this byte belongs to, or None."""
         place = _find_part(self.bounds, target - self.base)
-        return None if place is None else int(np.argmax(self.chunk == place))
+        if place is None:
+            return None
+        at = int(np.argmax(self.chunk == place))
+        return at if self.pair is None else int(self.pair[at])
 
 
 class BatchLayout(NamedTuple):
@@ -215,18 +221,27 @@ def _place_chunks(
     index: StepSource, number: int, layout: Chunked, ids: Ids, bounds: Int, base: Int
 ) -> _PlacedField:
     """Place the chunks that each step needs of one field, each once, from `base` on."""
-    chunk, row = layout.find_chunks(ids.view(np.int64))
+    samples = ids.view(np.int64)
     steps = list(itertools.pairwise(bounds.tolist()))
-    needed = [np.unique(chunk[first:last], return_inverse=True) for first, last in steps]
+    shares: list[Int | None] = [None] * len(steps)
+    if isinstance(layout, Windows):
+        row, (pair, chunk) = samples, layout.find_pairs(samples)
+        edges = list(itertools.pairwise(np.searchsorted(pair, bounds).tolist()))
+        shares = [
+            pair[low:high] - first for (low, high), (first, _) in zip(edges, steps, strict=True)
+        ]
+    else:
+        (chunk, row), edges = layout.find_chunks(samples), steps
+    needed = [np.unique(chunk[low:high], return_inverse=True) for low, high in edges]
     rows = np.array([len(chunks) for chunks, _ in needed], np.int64)
     units = np.concatenate([chunks for chunks, _ in needed])
     extents, pieces = index.units(units.view(np.uint64), number)
     lengths = extents.length if pieces is None else layout.lengths(units)
     target, inside, sizes = _pack_rows(lengths, np.concatenate([[0], np.cumsum(rows)]))
     places = [
-        FieldChunks(start, ends, chunks, which.reshape(-1), row[first:last])
-        for start, ends, (chunks, which), (first, last) in zip(
-            base.tolist(), inside, needed, steps, strict=True
+        FieldChunks(start, ends, chunks, which.reshape(-1), row[first:last], share)
+        for start, ends, (chunks, which), (first, last), share in zip(
+            base.tolist(), inside, needed, steps, shares, strict=True
         )
     ]
     return _PlacedField(extents, pieces, rows, target, sizes, places)

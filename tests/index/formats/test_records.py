@@ -92,7 +92,10 @@ def test_a_file_that_records_do_not_fill_is_an_error(file):
         ({"dtype": "U0"}, "use a number type, or record"),
         ({"format": "records"}, "records need a size"),
         ({"format": "record", "record_bytes": 10}, "did you mean 'records'"),
-        ({"format": "npy", "record_bytes": 10}, "which takes sample; record_bytes= is of"),
+        (
+            {"format": "npy", "record_bytes": 10},
+            "which takes sample, window, .*; record_bytes= is of",
+        ),
         ({"format": "tree"}, "x.bin is a file, but format 'tree'"),
     ],
 )

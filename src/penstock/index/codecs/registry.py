@@ -14,6 +14,7 @@ Their bytes are read again all the same: the plan of a step does not know what i
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -25,6 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from ...engine.threads import ThreadPool
+from ..fields import Field
+from ..layout import Windows
 
 
 class Strings(Protocol):
@@ -200,6 +204,48 @@ def decode_samples(
                 samples[at] = array[row[at]]
             return samples
     return [decoded[c][r] for c, r in zip(chunk.tolist(), row.tolist(), strict=True)]
+
+
+def decode_windows(
+    field: Field,
+    layout: Windows,
+    chunks: Sequence[CompressedChunk],
+    chunk: npt.NDArray[np.int64],
+    pair: npt.NDArray[np.int64],
+    windows: npt.NDArray[np.int64],
+) -> npt.NDArray[Any]:
+    """Decode windows, each chunk once, by as many threads as there are cores.
+
+    chunk, pair:  window `pair[i]` meets chunk `chunks[chunk[i]]`.
+    windows:      their numbers.
+
+    ValueError if a chunk does not hold what its index says.
+    """
+    codec = field.codec
+    assert codec is not None
+    samples = np.empty((len(windows), *layout.grid.size), field.dtype)
+    origins = layout.grid.find_origins(windows)
+    order = np.argsort(chunk, kind="stable")
+    edges = np.searchsorted(chunk[order], np.arange(len(chunks) + 1)).tolist()
+
+    def fill(number: int) -> None:
+        compressed = chunks[number]
+        decoded = _decode_chunk(codec.name, codec.options, compressed, (layout, codec))
+        shape = (compressed.samples, *layout.chunk[1:])
+        if not isinstance(decoded, np.ndarray) or decoded.shape != shape:
+            raise ValueError(f"a chunk is not {shape} of {field.dtype} after decoding")
+        rows = pair[order[edges[number] : edges[number + 1]]]
+        layout.gather(compressed.number, decoded, origins[rows], [samples[row] for row in rows])
+
+    threads = min(len(chunks), len(os.sched_getaffinity(0)))
+    if threads < 2:
+        for number in range(len(chunks)):
+            fill(number)
+    else:
+        with ThreadPool(threads, "penstock-decode") as pool:
+            for _ in pool.map(fill, range(len(chunks))):
+                pass
+    return samples
 
 
 def _decode_chunk(

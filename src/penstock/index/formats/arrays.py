@@ -40,6 +40,15 @@ from . import options
 from .chunk_grid import check_reading, lay_out_whole
 from .sandbox import BlockFile
 from .shards import Columns, Scan, number_first
+from .windowing import (
+    NamedArray,
+    Sizes,
+    Targets,
+    WindowRequest,
+    cut_windows,
+    lay_out_boxes,
+    name_axes,
+)
 
 MAGIC = b"\x93NUMPY"
 _HEAD_BYTES = 12 + 10_000
@@ -54,8 +63,15 @@ class NpyHeader(NamedTuple):
     data_offset: int
 
 
-def build_npy(scan: Scan, sample: str | None = None) -> Index:
-    """The index of the rows of one array, or of several of one row shape, file after file."""
+def build_npy(
+    scan: Scan,
+    sample: str | None = None,
+    window: Sizes = None,
+    stride: Sizes = None,
+    target: Targets = None,
+) -> Index:
+    """The index of the rows of one array, or of several of one row shape, file after file; or of
+    the windows of all these rows."""
     files, sources = scan.list_files((".npy",) if scan.place.kind == "folder" else ())
     headers = scan.parse(files, lambda _, source: read_header(source, source.path))
     if sample == "file":
@@ -75,11 +91,18 @@ def build_npy(scan: Scan, sample: str | None = None) -> Index:
         if other != field:
             raise FormatError(f"{files.path(file)} is not of {field.dtype} {field.shape} as others")
         check_room(files.path(file), header, field.nbytes, int(files.size[file]))
-    check_reading(files, sample, {"data": [header.shape for header in headers]})
     first = number_first([header.shape[0] for header in headers])
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no samples: its shape is {headers[0].shape}")
     base = np.array([header.data_offset for header in headers], np.int64)
+    if window is not None:
+        shape = (int(first[-1]), *headers[0].shape[1:])
+        array = NamedArray(files.path(0), shape, name_axes(None, len(shape)))
+        cuts = cut_windows({"data": array}, WindowRequest(window, stride, target))
+        laid_out = [lay_out_boxes(cut, field.dtype, first, base) for cut in cuts]
+        fields, layouts = zip(*laid_out, strict=True)
+        return Index("npy", files, fields, layouts, sources)
+    check_reading(files, sample, {"data": [header.shape for header in headers]})
     return Index("npy", files, (field,), (Fixed(first, base, field.nbytes),), sources)
 
 

@@ -14,6 +14,9 @@ Options:
     sample    "file": each file is a sample, and a dataset as a whole is its field; "row": the first
               axis counts the samples. Of several files which one is meant has to be said, unless
               each has one row, or labels say it by being as many as rows.
+    window, stride, target   see `windowing`; axes have the names of the dimension scales, as in
+              NetCDF-4, or of the labels. By default all datasets that have one of the window's
+              axes, but coordinates. The first axis goes on from file to file.
     isolate   False: h5py is called in this process. By default another process is started for it,
               which takes half a second once, because damaged files can crash h5py's C library. A
               crash is an error then. The saved index is the same.
@@ -53,7 +56,19 @@ from .chunk_grid import (
     lay_out_whole,
 )
 from .sandbox import BlockFile, Sandbox
-from .shards import Scan
+from .shards import Scan, number_first
+from .windowing import (
+    NamedArray,
+    Sizes,
+    Targets,
+    WindowRequest,
+    cut_windows,
+    find_edges,
+    is_coordinate,
+    lay_out_boxes,
+    lay_out_chunks,
+    name_axes,
+)
 
 _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".nc", ".h5ad")
 _LINKS_MAX = 16
@@ -63,12 +78,17 @@ _INFLATED_MAX = 1100
 
 @dataclass
 class Hdf5Part:
-    """One dataset of one file; `variant` and `masks` as in `penstock.index.codecs`."""
+    """One dataset of one file; `variant` and `masks` as in `penstock.index.codecs`.
+
+    grid, axes:  where windows are cut: the chunks, and the names of the axes.
+    """
 
     field: Field
     layout: Layout
     variant: dict[str, Any] | None = None
     masks: Sequence[tuple[int, int, int]] = ()
+    grid: ChunkGrid | None = None
+    axes: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -92,8 +112,11 @@ def build(
     fill: bool = False,
     isolate: bool = True,
     sample: str | None = None,
+    window: Sizes = None,
+    stride: Sizes = None,
+    target: Targets = None,
 ) -> Index:
-    """The index of all rows, file after file; or of the files."""
+    """The index of all rows, file after file; of the files; or of the windows of all rows."""
     if importlib.util.find_spec("h5py") is None:
         raise missing_library("h5py", "hdf5", f"indexing {scan.place.path}")
     extensions = _EXTENSIONS if scan.place.kind == "folder" else ()
@@ -103,9 +126,10 @@ def build(
     with Sandbox("the HDF5 library") as apart:
 
         def parse(_: int, source: StoreFile) -> Hdf5Content:
+            whole, cut = sample == "file", None if window is None else list(window)
             if isolate:
-                return apart.call(source, _parse_file, asked, label, fill, sample == "file")
-            return _parse_file(source, asked, label, fill, sample == "file")
+                return apart.call(source, _parse_file, asked, label, fill, whole, cut)
+            return _parse_file(source, asked, label, fill, whole, cut)
 
         contents = scan.parse(files, parse)
     labels = [content.labels for content in contents if content.labels is not None]
@@ -115,6 +139,10 @@ def build(
             len(contents),
         ):
             raise FormatError(f"{files.path(number)} holds other datasets than {files.path(0)}")
+    if window is not None:
+        parts = {name: [one.parts[name] for one in contents] for name in contents[0].parts}
+        cut_fields, cut_layouts = _cut_parts(files, parts, WindowRequest(window, stride, target))
+        return Index("hdf5", files, cut_fields, cut_layouts, sources)
     joined = [
         _join_parts(name, [content.parts[name] for content in contents], files)
         for name in contents[0].parts
@@ -148,19 +176,75 @@ def _join_parts(name: str, parts: list[Hdf5Part], files: Files) -> tuple[Field, 
         raise FormatError(f"{files.path(0)}: {name!r} is decoded in some files, not in others")
     if not isinstance(layout, Chunked):
         return first, layout
+    counts = [part.layout.chunks.count for part in parts if isinstance(part.layout, Chunked)]
+    return replace(first, codec=Codec("hdf5", _chain_variants(parts, counts))), layout
+
+
+def _chain_variants(parts: Sequence[Hdf5Part], counts: Sequence[int]) -> dict[str, Any]:
+    """Return the options of the codec of several files, of so many compressed chunks each."""
     variants: list[dict[str, Any] | None] = []
     since: list[int] = []
     masks: list[list[int]] = []
     total = 0
-    for part in parts:
-        assert isinstance(part.layout, Chunked)
+    for part, count in zip(parts, counts, strict=True):
         if not variants or variants[-1] != part.variant:
             variants.append(part.variant)
             since.append(total)
         masks += [[total + number, piece, mask] for number, piece, mask in part.masks]
-        total += part.layout.chunks.count
-    codec = Codec("hdf5", {"variants": variants, "since": since, "masks": masks})
-    return replace(first, codec=codec), layout
+        total += count
+    return {"variants": variants, "since": since, "masks": masks}
+
+
+def _cut_parts(
+    files: Files, parts: Mapping[str, list[Hdf5Part]], request: WindowRequest
+) -> tuple[tuple[Field, ...], tuple[Layout, ...]]:
+    """WindowField datasets, whose first axes go on from file to file, into windows."""
+    arrays = {}
+    for name, chain in parts.items():
+        first, rows = chain[0], 0
+        for number, part in enumerate(chain):
+            if _describe_part(part) != _describe_part(first):
+                what = f"{files.path(number)}: {name!r} is unlike that of {files.path(0)}"
+                raise FormatError(f"{what}: choose others by fields=")
+            rows += part.layout.count
+        where = f"{files.path(0)}, dataset {name!r}"
+        if len(chain) > 1 and first.axes[0] not in request.window:
+            what = f"{where} and {len(chain) - 1:,} more files go on along {first.axes[0]!r}"
+            raise UsageError(f"{what}: give it in window=, or open one file")
+        arrays[name] = NamedArray(where, (rows, *first.shape), first.axes)
+    fields: list[Field] = []
+    layouts: list[Layout] = []
+    field: Field
+    layout: Layout
+    for cut in cut_windows(arrays, request):
+        chain = parts[cut.array]
+        dtype, grids = chain[0].field.dtype, [part.grid for part in chain if part.grid is not None]
+        if len(grids) not in (0, len(chain)):
+            raise FormatError(f"{files.path(0)}: {cut.array!r} is in chunks in some files alone")
+        if not grids:
+            plain = [part.layout for part in chain if isinstance(part.layout, Fixed)]
+            base = np.concatenate([one.base for one in plain])
+            first_row = number_first([one.count for one in plain])
+            field, layout = lay_out_boxes(cut, dtype, first_row, base)
+        else:
+            shape = arrays[cut.array].shape
+            chained = [
+                np.concatenate([grid.file + np.uint32(n) for n, grid in enumerate(grids)]),
+                np.concatenate([grid.offset for grid in grids]),
+                np.concatenate([grid.length for grid in grids]),
+            ]
+            whole = ChunkGrid(shape, grids[0].chunk, dtype.itemsize, *chained)
+            edges = number_first(np.concatenate([np.diff(find_edges(grid)) for grid in grids]))
+            codec = Codec("hdf5", _chain_variants(chain, [len(grid.offset) for grid in grids]))
+            field, layout = lay_out_chunks(cut, dtype, whole, edges, codec)
+        fields.append(field)
+        layouts.append(layout)
+    return tuple(fields), tuple(layouts)
+
+
+def _describe_part(part: Hdf5Part) -> tuple[Any, ...]:
+    """Describe what all files have alike, of which windows are cut."""
+    return part.field.dtype, part.shape, part.axes, part.grid and part.grid.chunk
 
 
 # -- one file --------------------------------------------------------------------------------------
@@ -191,9 +275,17 @@ def _parse_file(
     label: str | None,
     fill: bool,
     whole: bool,
+    cut: Sequence[str] | None,
 ) -> Hdf5Content:
+    """Parse the datasets and labels of a file.
+
+    whole:  the file is a sample.
+    cut:    axes along which windows are cut, if they are samples.
+    """
     with _open_file(source) as file:
         named = asked if asked is not None else _list_root(source, file, whole)
+        if cut is not None:
+            return Hdf5Content(_parse_cut(source, file, named, cut, asked is None, fill), None)
         if label is None and asked is None:
             integers = [n for n in named if _is_label(file[n], whole)]
             label = choose_label(integers)
@@ -222,6 +314,49 @@ def _parse_file(
             what = f"{source.path}: numbers of rows differ ({counts})"
             raise FormatError(f"{what}: give sample='file', where a file is a sample, or fields=")
         return Hdf5Content(parts, labels)
+
+
+def _parse_cut(
+    source: StoreFile,
+    file: Any,
+    named: Mapping[str, str],
+    cut: Sequence[str],
+    chooses: bool,
+    fill: bool,
+) -> dict[str, Hdf5Part]:
+    """Parse the datasets that windows are cut from.
+
+    chooses:  leave out coordinates, and what has none of the axes.
+    """
+    bias = _measure_bias(file.userblock_size) if file.userblock_size else 0
+    parts = {}
+    for name, where in named.items():
+        dataset = _find_dataset(source, file, where)
+        axes = _list_axes(f"{source.path}, dataset {where!r}", dataset)
+        if chooses and (is_coordinate(where, axes) or not set(axes) & set(cut)):
+            continue
+        part = _lay_out_dataset(source, dataset, where, bias, fill, False, True)
+        parts[name] = replace(part, field=replace(part.field, name=name), axes=axes)
+    if not parts:
+        known = {where: _list_axes(where, _find_dataset(source, file, where)) for where in named}
+        what = f"{source.path} has no dataset with an axis {', '.join(map(repr, cut))}"
+        raise FormatError(f"{what}, but {known!r:.300}: name axes as they are")
+    return parts
+
+
+def _list_axes(at: str, dataset: Any) -> tuple[str, ...]:
+    """List the names of a dataset's axes: by scales, as NetCDF-4 has them, labels, or numbers."""
+    import h5py
+
+    if dataset.ndim == 1 and h5py.h5ds.is_scale(dataset.id):
+        return (str(dataset.name).split("/")[-1],)
+    names = [
+        str(dim[0].name).split("/")[-1] if len(dim) else str(dim.label) for dim in dataset.dims
+    ]
+    axes = name_axes(names, dataset.ndim)
+    if len(set(axes)) < len(axes):
+        raise FormatError(f"{at} has two axes of one name ({', '.join(axes)}): rename one")
+    return axes
 
 
 def _is_label(dataset: Any, whole: bool) -> bool:
@@ -277,9 +412,18 @@ def _find_dataset(source: StoreFile, file: Any, where: str) -> Any:
 
 
 def _lay_out_dataset(
-    source: StoreFile, dataset: Any, where: str, bias: int, fill: bool, whole: bool
+    source: StoreFile,
+    dataset: Any,
+    where: str,
+    bias: int,
+    fill: bool,
+    whole: bool,
+    is_cut: bool = False,
 ) -> Hdf5Part:
-    """Lay out the rows of a dataset; if it is one as a whole, it has an axis of one row first."""
+    """Lay out the rows of a dataset; if it is one as a whole, it has an axis of one row first.
+
+    is_cut:  windows are cut from it: its chunks are decoded one by one.
+    """
     from h5py import h5d
 
     at = f"{source.path}, dataset {where!r}"
@@ -315,12 +459,12 @@ def _lay_out_dataset(
     if not filters and not len(absent):
         if (grid.length != grid.chunk_bytes).any():
             raise FormatError(f"{at}: a chunk is not of {grid.chunk_bytes:,} bytes: damaged")
-        verbatim = lay_out_verbatim(grid, 1)
+        verbatim = None if is_cut else lay_out_verbatim(grid, 1)
         if verbatim is not None:
             return Hdf5Part(field, verbatim)
     variant = {
         "dtype": dtype.str,
-        "shape": list(shape[1:]),
+        "shape": list(chunk[1:] if is_cut else shape[1:]),
         "chunk": list(chunk),
         "filters": [
             [int(code), int(flags), list(map(int, values)), _read_name(name)]
@@ -328,9 +472,9 @@ def _lay_out_dataset(
         ],
         "fill": np.asarray(dataset.fillvalue, dtype).tobytes().hex(),
     }
-    pieces = math.prod(grid.cells[1:])
+    pieces = 1 if is_cut else math.prod(grid.cells[1:])
     strange = [(cell // pieces, cell % pieces, mask) for cell, mask in masks.items()]
-    return Hdf5Part(field, group_chunks(grid), variant, strange)
+    return Hdf5Part(field, group_chunks(grid), variant, strange, grid if is_cut else None)
 
 
 def _read_name(name: bytes | str) -> str:

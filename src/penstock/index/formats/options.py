@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ... import limits
 from ...arguments import check_whole
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
@@ -116,7 +117,54 @@ def normalize_arrays(options: Mapping[str, Any]) -> dict[str, Any]:
     path, switch = text("the path of an array", 1), one_of(False, True)
     isolate = one_of(True, False)
     checks = {"dataset": path, "fields": paths, "label": LABEL, "fill": switch, "isolate": isolate}
-    return normalize(options, **checks, sample=SAMPLE)
+    return normalize_windows(options, **checks, sample=SAMPLE)
+
+
+def normalize_windows(options: Mapping[str, Any], **checks: Check) -> dict[str, Any]:
+    """Return the options of arrays, in canonical form; UsageError for what does not go with
+    windows."""
+    checks = checks or {"sample": SAMPLE}
+    of_windows: dict[str, Check] = {
+        "window": check_sizes,
+        "stride": check_sizes,
+        "target": check_target,
+    }
+    canonical = normalize(options, **checks, **of_windows)
+    if "window" not in canonical:
+        for name in of_windows:
+            if name in canonical:
+                raise UsageError(f"{name}= goes with window=: give {{axis: elements}} as well")
+    elif wrong := [name for name in ("sample", "label") if canonical.get(name)]:
+        raise UsageError(f"{wrong[0]}= does not go with window=: a sample is a window")
+    return canonical
+
+
+def check_sizes(name: str, value: Any) -> dict[str, int]:
+    """Check the option `window` or `stride`, and return it by names of axes."""
+    if not isinstance(value, Mapping) or not value:
+        raise UsageError(f"{name} is {value!r:.100}: give {{axis: elements}}")
+    return {_name_axis(name, axis): check_whole(name, size, 1) for axis, size in value.items()}
+
+
+def check_target(name: str, value: Any) -> dict[str, list[int]]:
+    """Check the option `target`, and return it by names of axes."""
+    if not isinstance(value, Mapping) or not value:
+        raise UsageError(f"{name} is {value!r:.100}: give {{axis: (first, end)}}")
+    target = {}
+    for axis, ends in value.items():
+        if not isinstance(ends, Sequence) or isinstance(ends, str) or len(ends) != 2:
+            raise UsageError(f"{name} of {axis!r} is {ends!r:.100}: give (first, end)")
+        first, end = (check_whole(name, at, -limits.order_count_max) for at in ends)
+        if first >= end:
+            raise UsageError(f"{name} of {axis!r} is ({first}, {end}): let it end behind its start")
+        target[_name_axis(name, axis)] = [first, end]
+    return target
+
+
+def _name_axis(name: str, axis: Any) -> str:
+    if isinstance(axis, bool) or not isinstance(axis, int | str) or axis == "":
+        raise UsageError(f"{name} has the axis {axis!r}: give its name, or its number from 0 on")
+    return str(axis)
 
 
 def normalize_extensions(options: Mapping[str, Any]) -> dict[str, Any]:

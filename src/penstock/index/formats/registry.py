@@ -94,6 +94,7 @@ class Format:
         return bool(self.load(self.sniff)(head, name))
 
 
+_WINDOW = ("window", "stride", "target")
 _ANYWHERE: tuple[Kind, ...] = ("file", "folder", "pattern")
 
 FORMATS: dict[str, Format] = {
@@ -152,10 +153,10 @@ FORMATS: dict[str, Format] = {
         ),
         Format(
             "npy",
-            "arrays in numpy's own files; a sample is a row, or with sample= a file",
+            "arrays in numpy's own files; a sample is a row, with sample= a file, or a window=",
             _ANYWHERE,
-            ("sample",),
-            "options.normalize_columns",
+            ("sample", *_WINDOW),
+            "options.normalize_windows",
             magic=((0, b"\x93NUMPY"),),
             built_by="arrays.build_npy",
         ),
@@ -286,7 +287,17 @@ FORMATS: dict[str, Format] = {
             "hdf5",
             "HDF5; a dataset is a field, its first axis counts the samples (needs h5py)",
             _ANYWHERE,
-            ("dataset", "fields", "label", "fill", "isolate", "sample"),
+            (
+                "dataset",
+                "fields",
+                "label",
+                "fill",
+                "isolate",
+                "sample",
+                "window",
+                "stride",
+                "target",
+            ),
             "options.normalize_arrays",
             # a user block of 512, 1024 or 2048 bytes may come first
             magic=tuple((at, b"\x89HDF\r\n\x1a\n") for at in (0, 512, 1024, 2048)),
@@ -296,7 +307,7 @@ FORMATS: dict[str, Format] = {
             "zarr",
             "a folder that is a Zarr array or group; an array is a field",
             ("folder",),
-            ("dataset", "fields", "label", "fill", "sample"),
+            ("dataset", "fields", "label", "fill", "sample", *_WINDOW),
             "options.normalize_arrays",
             folder="zarr.is_array_or_group",
         ),

@@ -11,6 +11,9 @@ Options:
     label     path of an array of integers with the labels; by default "label",
               "labels" or "y" in the group, where it has one axis of integers; "" for none.
     sample    "file": each group or array in the folder is a sample, and an array is its field.
+    window, stride, target   see `windowing`; axes have the names of `dimension_names`, or of
+              xarray's `_ARRAY_DIMENSIONS`. By default all arrays that have one of the window's
+              axes, but coordinates.
     fill      True: chunks that do not exist hold the fill value; by default they are an error,
               because a lost file would read as zeros.
 """
@@ -46,6 +49,17 @@ from .chunk_grid import (
     lay_out_verbatim,
 )
 from .shards import Scan
+from .windowing import (
+    NamedArray,
+    Sizes,
+    Targets,
+    WindowRequest,
+    cut_windows,
+    find_edges,
+    is_coordinate,
+    lay_out_chunks,
+    name_axes,
+)
 
 _META = ("zarr.json", ".zarray", ".zgroup")
 _ABSENT = (1 << 64) - 1
@@ -113,9 +127,14 @@ def build(
     label: str | None = None,
     fill: bool = False,
     sample: str | None = None,
+    window: Sizes = None,
+    stride: Sizes = None,
+    target: Targets = None,
 ) -> Index:
-    """The index of the rows of one array, or of several side by side; or of groups."""
+    """The index of the rows of one array, or of several side by side; of groups; or of windows."""
     asked = {"data": dataset} if dataset is not None else fields
+    if window is not None:
+        return _index_windows(scan, asked, fill, WindowRequest(window, stride, target))
     if sample == "file":
         return _index_groups(scan, asked, label, fill)
     named = _list_group(scan.store) if asked is None else asked
@@ -157,6 +176,67 @@ def build(
         names = {array.name for array in arrays.values()}
         sources = joined(scan.store.folders(sorted(names)), sources)
     return Index("zarr", files, tuple(array_fields), tuple(layouts), sources, label_column=labels)
+
+
+def _index_windows(
+    scan: Scan, asked: Mapping[str, str] | None, fill: bool, request: WindowRequest
+) -> Index:
+    """Make the index of the windows of arrays."""
+    store = scan.store
+    named = _list_group(store) if asked is None else asked
+    arrays = {name: _read_array(store, path) for name, path in named.items()}
+    axes = {name: _read_axes(store, array) for name, array in arrays.items()}
+    if asked is None:
+        arrays = {
+            name: array
+            for name, array in arrays.items()
+            if not is_coordinate(name, axes[name]) and set(axes[name]) & set(request.window)
+        } or arrays
+    seen = {
+        name: NamedArray(array.where, array.shape, axes[name]) for name, array in arrays.items()
+    }
+    cuts = cut_windows(seen, request)
+    tables: list[Files] = []
+    grids: dict[str, ChunkGrid] = {}
+    start = 0
+    for name, array in arrays.items():
+        files, number = _list_chunk_files(store, array, fill, scan.progress)
+        grid = _locate_chunks(store, array, files, number, fill, scan.progress)
+        grids[name] = grid._replace(file=(grid.file + np.uint32(start)).astype(np.uint32))
+        tables.append(files)
+        start += len(files)
+    files = functools.reduce(joined, tables)
+    fields: list[Field] = []
+    layouts: list[Layout] = []
+    for cut in cuts:
+        array, grid = arrays[cut.array], grids[cut.array]
+        codec = Codec("zarr", array.codec_options | {"shape": list(grid.chunk[1:])})
+        field, layout = lay_out_chunks(cut, array.dtype, grid, find_edges(grid), codec)
+        fields.append(field)
+        layouts.append(layout)
+    sources = joined(files, store.stat(sorted({array.meta for array in arrays.values()})))
+    if fill:
+        folders = store.folders(sorted({array.name for array in arrays.values()}))
+        sources = joined(folders, sources)
+    return Index("zarr", files, tuple(fields), tuple(layouts), sources)
+
+
+def _read_axes(store: Store, array: ZarrArray) -> tuple[str, ...]:
+    """Read the names of an array's axes."""
+    document = _read_json(store, array.meta)
+    names = document.get("dimension_names")
+    if names is None:
+        attributes = document.get("attributes")
+        if array.meta.endswith(".zarray"):
+            beside = array.meta.removesuffix(".zarray") + ".zattrs"
+            here = not store.probe(unseen(store.root, [beside]))[1].any()
+            attributes = _read_json(store, beside) if here else None
+        names = attributes.get("_ARRAY_DIMENSIONS") if isinstance(attributes, dict) else None
+    is_list = isinstance(names, list) and all(isinstance(one, str | None) for one in names)
+    axes = name_axes(names if is_list else None, len(array.shape))
+    if len(set(axes)) < len(axes):
+        raise FormatError(f"{array.where} has two axes of one name ({', '.join(axes)}): rename one")
+    return axes
 
 
 def _index_groups(

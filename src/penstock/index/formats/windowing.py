@@ -1,0 +1,168 @@
+"""Windows of arrays: which boxes the options `window`, `stride` and `target` ask of which axes.
+
+    window   {axis: elements}: a sample is a box of so many elements along these axes, and all of
+             the others. An axis has the name that the file gives it; where it gives none, a number.
+    stride   {axis: elements} from a window to the next; by default the window's own.
+    target   {axis: (first, end)}: a second box, a field "<name>_target", from `first` to `end`
+             elements behind the start of the window: (12, 18) follows a window of 12.
+
+Only whole windows are samples: what is left at the end of an axis is in none. An array that has
+some of the axes alone, such as a mask of places, is cut along those, and repeats along the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import limits
+from ...errors import FormatError, UsageError
+from ...extent import Int
+from ..fields import Codec, Field
+from ..layout import Boxes, Layout, RowTable, Windows
+from ..windows import WindowGrid
+from .chunk_grid import ChunkGrid
+
+Sizes = Mapping[str, int] | None
+Targets = Mapping[str, Sequence[int]] | None
+
+
+class WindowRequest(NamedTuple):
+    """Windows that were asked for; see the module."""
+
+    window: Mapping[str, int]
+    stride: Sizes = None
+    target: Targets = None
+
+
+class NamedArray(NamedTuple):
+    """An array as windows see it.
+
+    where:  its place, for messages.
+    axes:   name of each axis, or its number.
+    """
+
+    where: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+
+
+class WindowField(NamedTuple):
+    """A field of windows: the array that it is of, and its boxes."""
+
+    name: str
+    array: str
+    grid: WindowGrid
+
+
+def name_axes(names: Sequence[str | None] | None, axes: int) -> tuple[str, ...]:
+    """Name the axes of an array: those without a name of their own by number."""
+    given = [None] * axes if names is None or len(names) != axes else names
+    return tuple(name or str(axis) for axis, name in enumerate(given))
+
+
+def is_coordinate(name: str, axes: Sequence[str]) -> bool:
+    """True if an array has the values along the axis of its name, as the CF conventions say."""
+    return tuple(axes) == (name.split("/")[-1],)
+
+
+def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> list[WindowField]:
+    """WindowField arrays into windows: the fields, of equally many windows each.
+
+    Windows are numbered in C order of the axes, as the array has them that has most of them.
+
+    UsageError if an axis does not exist, or is shorter than a window with its target; FormatError
+    if two arrays disagree about its length.
+    """
+    lengths: dict[str, tuple[int, str]] = {}
+    for array in sorted(arrays.values(), key=lambda one: -len({*one.axes} & {*request.window})):
+        for axis, size in zip(array.axes, array.shape, strict=True):
+            known, where = lengths.setdefault(axis, (size, array.where))
+            if axis in request.window and known != size:
+                what = f"{array.where} has {size:,} elements along {axis!r}, and {where} {known:,}"
+                raise FormatError(f"{what}: choose arrays of one grid by fields=")
+    named = ", ".join(f"{axis!r} ({size:,})" for axis, (size, _) in lengths.items())
+    stride, target = request.stride or {}, request.target or {}
+    for option, given in (("window", request.window), ("stride", stride), ("target", target)):
+        for axis in given:
+            if axis not in lengths:
+                raise UsageError(f"{option}: no array has an axis {axis!r}, but {named}")
+            if axis not in request.window:
+                raise UsageError(f"{option} has the axis {axis!r}, and window= has not: add it")
+    steps: dict[str, int] = {}
+    every: dict[str, int] = {}
+    before = {axis: max(0, -int(target.get(axis, (0,))[0])) for axis in request.window}
+    for axis in (axis for axis in lengths if axis in request.window):
+        length, where = lengths[axis]
+        size = request.window[axis]
+        reach = before[axis] + max(size, int(target.get(axis, (0, 0))[1]))
+        if reach > length:
+            more = f", with its target {reach:,}" if reach > size else ""
+            what = f"a window of {size:,} along {axis!r}{more}"
+            raise UsageError(f"{where} has {length:,} elements, fewer than {what}: give less")
+        steps[axis] = (length - reach) // stride.get(axis, size) + 1
+    count = 1
+    for axis in reversed(steps):
+        every[axis], count = count, count * steps[axis]
+    if count > limits.order_count_max:
+        raise UsageError(f"there would be {count:,} windows: give larger strides")
+
+    def lay_out(array: NamedArray, is_target: bool) -> WindowGrid:
+        size, start = list(array.shape), [0] * len(array.shape)
+        for number, axis in enumerate(array.axes):
+            if axis in request.window:
+                low, high = 0, request.window[axis]
+                if is_target and axis in target:
+                    low, high = target[axis]
+                size[number], start[number] = high - low, before[axis] + low
+        strides = [
+            stride.get(axis, request.window[axis]) if axis in steps else 1 for axis in array.axes
+        ]
+        return WindowGrid(
+            array.shape,
+            tuple(size),
+            tuple(start),
+            tuple(strides),
+            tuple(steps.get(axis, 1) for axis in array.axes),
+            tuple(every.get(axis, 1) for axis in array.axes),
+            count,
+        )
+
+    fields = [WindowField(name, name, lay_out(array, False)) for name, array in arrays.items()]
+    for name, array in arrays.items() if target else ():
+        if set(array.axes) & set(target):
+            fields.append(WindowField(f"{name}_target", name, lay_out(array, True)))
+    return fields
+
+
+def lay_out_boxes(
+    cut: WindowField, dtype: np.dtype[Any], first: Int, base: Int
+) -> tuple[Field, Boxes]:
+    """Lay out the windows of an array that is stored row after row; see `Boxes`."""
+    field = Field(cut.name, dtype, cut.grid.size)
+    return field, Boxes(cut.grid, first, base, dtype.itemsize)
+
+
+def lay_out_chunks(
+    cut: WindowField, dtype: np.dtype[Any], grid: ChunkGrid, edges: Int, codec: Codec
+) -> tuple[Field, Layout]:
+    """Lay out the windows of an array in chunks; an absent chunk has no bytes.
+
+    edges:  the first row of each row of chunks, and the end.
+    codec:  of single chunks.
+    """
+    length = np.maximum(grid.length, 0)
+    offset = np.where(grid.length < 0, 0, grid.offset)
+    chunks = RowTable(grid.file, offset, length)
+    return Field(cut.name, dtype, cut.grid.size, codec), Windows(
+        edges, chunks, cut.grid, grid.chunk
+    )
+
+
+def find_edges(grid: ChunkGrid) -> Int:
+    """Find the first row of each row of chunks of an array, and the end."""
+    starts = np.arange(grid.cells[0] + 1, dtype=np.int64) * grid.chunk[0]
+    edges: Int = np.minimum(starts, grid.shape[0])
+    return edges

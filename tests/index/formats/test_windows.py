@@ -1,0 +1,281 @@
+"""Windows of arrays, against slices of numpy: each once, from each format, in any world."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock
+from penstock.errors import FormatError, MissingError, UsageError
+
+AXES = ("time", "lat", "lon")
+Array = npt.NDArray[Any]
+
+
+def list_windows(
+    array: Array, window: Mapping[int, int], stride: Mapping[int, int], target: tuple[int, int]
+) -> list[tuple[Array, Array]]:
+    """All windows of an array and their targets along the first axis, by slices: the oracle."""
+    low, high = target
+    before = max(0, -low)
+    spans = []
+    for axis, length in enumerate(array.shape):
+        size = window.get(axis, length)
+        reach = before + max(size, high) if axis == 0 else size
+        starts = range(0, length - reach + 1, stride.get(axis, size))
+        spans.append([(start, size) for start in starts])
+    windows = []
+    for boxes in itertools.product(*spans):
+        start = boxes[0][0] + before
+        rest = tuple(slice(at, at + size) for at, size in boxes[1:])
+        windows.append(
+            (
+                array[(slice(start, start + boxes[0][1]), *rest)],
+                array[(slice(start + low, start + high), *rest)],
+            )
+        )
+    return windows
+
+
+def write(
+    folder: Path, kind: str, array: Array, chunk: tuple[int, ...], files: int
+) -> tuple[Any, dict[str, Any]]:
+    """Write an array in a format, over some files; return what opens it, and further options."""
+    if kind == "zarr":
+        group = zarr.open_group(folder / "data.zarr", mode="w")
+        names = AXES[: array.ndim]
+        made = group.create_array(
+            "x", shape=array.shape, chunks=chunk, dtype=array.dtype, dimension_names=names
+        )
+        made[...] = array
+        return folder / "data.zarr", {"fill": True}
+    paths = []
+    for number, part in enumerate(np.array_split(array, files)):
+        paths.append(folder / f"{number}.{kind}")
+        if kind == "npy":
+            np.save(paths[-1], part)
+            continue
+        with h5py.File(paths[-1], "w") as file:
+            how = {} if not chunk else {"chunks": chunk, "compression": "gzip"}
+            dataset = file.create_dataset("x", data=part, **how)
+            for axis, name in enumerate(AXES[: array.ndim]):
+                dataset.dims[axis].label = name
+    return paths, {} if kind == "npy" else {"isolate": False}
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> dict[str, Any]:
+    """An array, its chunks, and windows that fit into it."""
+    shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
+    axes = sorted(draw(st.sets(st.sampled_from(range(len(shape))))) | {0})
+    window = {axis: draw(st.integers(1, shape[axis])) for axis in axes}
+    stride = {axis: draw(st.integers(1, 4)) for axis in axes if draw(st.booleans())}
+    low = draw(st.integers(window[0] - shape[0], shape[0] - 1))
+    most = shape[0] - max(0, -low)
+    high = draw(st.integers(low + 1, max(low + 1, most)))
+    if max(0, -low) + max(window[0], high) > shape[0]:
+        low, high = 0, window[0]
+    return {
+        "shape": shape,
+        "chunk": tuple(draw(st.integers(1, size)) for size in shape),
+        "window": window,
+        "stride": stride,
+        "target": (low, high),
+        "files": draw(st.integers(1, min(3, shape[0]))),
+        "kind": draw(st.sampled_from(["npy", "zarr", "h5", "contiguous h5"])),
+        "world": draw(st.integers(1, 3)),
+        "batch": draw(st.integers(1, 5)),
+    }
+
+
+@given(cut=cuts())
+def test_every_window_once_in_any_world(
+    cut: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each window and its target come once an epoch over all ranks, with the bytes of the slice,
+    and a rank that is resumed goes on with the same windows."""
+    folder = tmp_path_factory.mktemp("windows")
+    rng = np.random.default_rng(0)
+    array = rng.integers(1, 1 << 30, cut["shape"]).astype(np.int32)
+    kind, _, plain = cut["kind"].rpartition(" ")[::-1]
+    chunk = () if plain else cut["chunk"]
+    size = min(len(part) for part in np.array_split(array, cut["files"]))
+    if chunk and kind == "h5":
+        chunk = (min(chunk[0], size), *chunk[1:])
+    path, more = write(folder, kind, array, chunk, cut["files"])
+    named = (lambda axis: axis) if kind == "npy" else (lambda axis: AXES[axis])
+    dataset = penstock.open(
+        path,
+        index="memory",
+        window={named(axis): size for axis, size in cut["window"].items()},
+        stride={named(axis): size for axis, size in cut["stride"].items()} or None,
+        target={named(0): cut["target"]},
+        **more,
+    )
+    name = "data" if kind == "npy" else "x"
+    expected = list_windows(array, cut["window"], cut["stride"], cut["target"])
+    assert len(dataset) == len(expected)
+    came: list[int] = []
+    world = min(cut["world"], len(expected))  # each rank needs a window
+    options: dict[str, Any] = {"seed": 3, "world_size": world}
+    for rank in range(world):
+        loader = penstock.Loader(dataset, cut["batch"], rank=rank, **options)
+        batches = [(batch.ids.copy(), batch[name].copy()) for batch in loader]
+        for batch in penstock.Loader(dataset, cut["batch"], rank=rank, **options):
+            for row, number in enumerate(batch.ids.tolist()):
+                window, target = expected[number]
+                np.testing.assert_array_equal(batch[name][row], window)
+                np.testing.assert_array_equal(batch[f"{name}_target"][row], target)
+            came += batch.ids[batch.valid].tolist()
+        half = penstock.Loader(dataset, cut["batch"], rank=rank, **options)
+        steps = iter(half)
+        for _ in range(len(batches) // 2):
+            next(steps)
+        state = half.state_dict()
+        half.close()
+        resumed = penstock.Loader(dataset, cut["batch"], rank=rank, **options)
+        resumed.load_state_dict(state)
+        rest = [(batch.ids.copy(), batch[name].copy()) for batch in resumed]
+        for (ids, rows), (ids_again, rows_again) in zip(
+            batches[len(batches) // 2 :], rest, strict=True
+        ):
+            np.testing.assert_array_equal(ids, ids_again)
+            np.testing.assert_array_equal(rows, rows_again)
+    assert sorted(came) == list(range(len(expected)))
+
+
+@pytest.fixture
+def weather(tmp_path: Path) -> Path:
+    """Ten days of two fields with their coordinates, as xarray writes Zarr 2."""
+    group = zarr.open_group(tmp_path / "w.zarr", mode="w", zarr_format=2)
+    values = np.random.default_rng(0).normal(size=(40, 6, 8)).astype("f4")
+    for name, array, axes in (
+        ("t2m", values, AXES),
+        ("land", values[0], AXES[1:]),
+        ("time", np.arange(40), AXES[:1]),
+        ("lat", np.arange(6.0), AXES[1:2]),
+    ):
+        made = group.create_array(name, shape=array.shape, dtype=array.dtype, chunks=array.shape)
+        made[...] = array
+        made.attrs["_ARRAY_DIMENSIONS"] = list(axes)
+    return tmp_path / "w.zarr"
+
+
+def test_axes_of_xarray_and_arrays_that_lack_one(weather: Path) -> None:
+    """Coordinates are left out; a mask without a time is cut along the axes that it has."""
+    dataset = penstock.open(weather, window={"lat": 3, "time": 10}, index="memory", fill=True)
+    assert {field.name: field.shape for field in dataset.fields} == {
+        "t2m": (10, 3, 8),
+        "land": (3, 8),
+    }
+    group = zarr.open_group(weather, mode="r")
+    for number, (time, lat) in enumerate(itertools.product(range(0, 40, 10), (0, 3))):
+        sample = dataset[number]
+        np.testing.assert_array_equal(
+            sample["t2m"], np.asarray(group["t2m"])[time : time + 10, lat : lat + 3]
+        )
+        np.testing.assert_array_equal(sample["land"], np.asarray(group["land"])[lat : lat + 3])
+    assert len(dataset) == 8
+
+
+def test_a_saved_index_has_the_same_windows(weather: Path) -> None:
+    """The index is saved and loaded again; other windows are another index."""
+    options: dict[str, Any] = {"window": {"time": 7}, "stride": {"time": 3}, "fill": True}
+    made = penstock.open(weather, **options)
+    again = penstock.open(weather, **options)
+    other = penstock.open(weather, window={"time": 7}, fill=True)
+    assert made.fingerprint == again.fingerprint != other.fingerprint
+    assert len(made) == len(again) == 12
+    assert len(other) == 5
+    np.testing.assert_array_equal(made[11]["t2m"], again[11]["t2m"])
+
+
+def test_windows_go_on_from_file_to_file(tmp_path: Path) -> None:
+    """Hourly files are one axis: chunks of the last one of each file are cut short."""
+    array = np.random.default_rng(0).integers(0, 99, (23, 5)).astype("i2")
+    for number, part in enumerate((array[:7], array[7:12], array[12:])):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            dataset = file.create_dataset("x", data=part, chunks=(4, 2), compression="gzip")
+            dataset.dims[0].label = "time"
+    dataset = penstock.open(
+        tmp_path / "*.h5", window={"time": 9}, stride={"time": 1}, isolate=False, index="memory"
+    )
+    assert len(dataset) == 15
+    for start in range(15):
+        np.testing.assert_array_equal(dataset[start]["x"], array[start : start + 9])
+
+
+def test_a_billion_windows_take_no_memory(tmp_path: Path) -> None:
+    """The index has no list of windows: it is as small for many as for few."""
+    rows = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", "u1", (40_000, 40_000))
+    rows[39_999, 39_999] = 7
+    rows.flush()
+    dataset = penstock.open(tmp_path / "a.npy", window={0: 64, 1: 64}, stride={0: 1, 1: 1})
+    assert len(dataset) == 39_937**2
+    assert dataset[len(dataset) - 1]["data"][-1, -1] == 7
+    assert Path(str(dataset.sidecar)).stat().st_size < 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"window": {"hour": 3}}, UsageError, ["'hour'", "'time' (40)", "'lat' (6)"]),
+        ({"window": {"time": 41}}, UsageError, ["40", "41", "'time'"]),
+        ({"window": {"time": 24}, "target": {"time": [24, 41]}}, UsageError, ["target", "41"]),
+        ({"window": {"time": 24}, "target": {"lat": [0, 2]}}, UsageError, ["'lat'", "window="]),
+        ({"window": {"time": 0}}, UsageError, ["window", "0"]),
+        ({"window": 24}, UsageError, ["window", "24", "{axis: elements}"]),
+        ({"window": {"time": 2}, "stride": {"time": 0}}, UsageError, ["stride", "0"]),
+        ({"window": {"time": 2}, "target": {"time": [3, 3]}}, UsageError, ["target", "(3, 3)"]),
+        ({"window": {"time": 2}, "sample": "file"}, UsageError, ["sample=", "window="]),
+        ({"stride": {"time": 2}}, UsageError, ["stride=", "window="]),
+        ({"window": {"time": 2}, "fields": ["t2m", "wind"]}, FormatError, ["wind"]),
+    ],
+)
+def test_what_cannot_be_cut(
+    weather: Path, options: dict[str, Any], error: type[Exception], words: list[str]
+) -> None:
+    """The message names the axis or the option, its value, and what there is."""
+    with pytest.raises((error, MissingError)) as caught:
+        penstock.open(weather, index="memory", fill=True, **options)
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_of_two_grids(tmp_path: Path) -> None:
+    """Two lengths of one axis are an error: windows of one would be at other places than those of
+    the other."""
+    group = zarr.open_group(tmp_path / "w.zarr", mode="w")
+    for name, size in (("a", 10), ("b", 11)):
+        made = group.create_array(name, shape=(size,), dtype="f4", dimension_names=("time",))
+        made[...] = 1
+    with pytest.raises(FormatError, match="'time'.*choose arrays of one grid"):
+        penstock.open(tmp_path / "w.zarr", window={"time": 2}, index="memory")
+
+
+def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
+    """A chunk whose bytes were changed is an error of the step, and no other window has its
+    place."""
+    array = np.random.default_rng(0).integers(0, 99, (40, 6)).astype("i4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("x", data=array, chunks=(10, 6), compression="gzip")
+        place = dataset.id.get_chunk_info(2)
+    with (tmp_path / "a.h5").open("r+b") as file:
+        file.seek(place.byte_offset + place.size // 2)
+        file.write(b"\xff" * 8)
+    dataset = penstock.open(tmp_path / "a.h5", window={"0": 5}, isolate=False, index="memory")
+    np.testing.assert_array_equal(dataset[3]["x"], array[15:20])
+    with pytest.raises(FormatError, match="damaged") as caught:
+        dataset[5]
+    assert "a.h5" in str(caught.value)
+    assert "'x'" in str(caught.value)
