@@ -35,6 +35,9 @@ class Budget:
                       in transit and all that is kept for reuse. One step beyond it is allowed, two
                       if it is less than two. Memory that `collate` and `decode` keep does not
                       count. A lower value frees what is kept at once, the rest step by step.
+    decoded_bytes:    memory beside that for chunks that stay decoded, of data in compressed chunks;
+                      None takes half of `readahead_bytes`, 256 MiB at most. With room for all that
+                      an epoch decodes, each chunk is decoded once.
     io_uring, mmap, pread:  backends of the engine; one of them reads. A read that a ring refuses
                       while running uses pread even if pread is "off".
     direct:           O_DIRECT, bypassing the page cache.
@@ -48,6 +51,7 @@ class Budget:
     readahead_bytes: int = field(
         default=limits.readahead_bytes_default, metadata=whole(1, limits.readahead_bytes_max)
     )
+    decoded_bytes: int | None = field(default=None, metadata=whole(0, limits.readahead_bytes_max))
     io_uring: FastPath = field(default="auto", metadata=choice(FastPath))
     mmap: FastPath = field(default="auto", metadata=choice(FastPath))
     pread: FastPath = field(default="auto", metadata=choice(FastPath))

@@ -232,15 +232,18 @@ def choose_gap(index: Index, choice: ReadMethod) -> int | None:
 
 
 def share_memory(arena: Arena, index: Index, budget: Budget, engine_bytes: int = 0) -> None:
-    """Divide the memory of a budget: half of it may keep decoded chunks, where there are such.
+    """Divide the memory of a budget: half of it may keep decoded chunks, where there are such,
+    unless they have memory of their own.
 
     engine_bytes:  of the budget, for buffers of the engine's own.
     """
     coded = any(field.codec is not None for field in index.fields)
     kept = min(limits.decoded_chunks_bytes_max, budget.readahead_bytes // 2) if coded else 0
+    if budget.decoded_bytes is not None:
+        kept = 0
     arena.limit(budget.readahead_bytes - kept - engine_bytes)
     if coded:
-        codecs.RECENT.share(arena, kept)
+        codecs.RECENT.share(arena, kept, budget.decoded_bytes or 0)
 
 
 def describe_failure(

@@ -462,16 +462,25 @@ def rebuild_layout(
     prefix: str,
     sections: Mapping[str, npt.NDArray[Any]],
     files: Files,
+    same: Layout | None = None,
 ) -> Layout:
-    """Rebuild the layout of a saved index; builtin errors if it does not fit."""
+    """Rebuild the layout of a saved index; builtin errors if it does not fit.
+
+    same:  layout of another field, of windows of the same chunks.
+    """
     get = functools.partial(take_column, sections)
+    if isinstance(same, Windows):
+        chunk = tuple(map(int, described["chunk"]))
+        return Windows(same.first, same.chunks, WindowGrid.rebuild(described["windows"]), chunk)
     if described.get("chunks") is not None:
         chunks = rebuild_layout(described["chunks"], prefix, sections, files)
         assert isinstance(chunks, RowTable | Pieces)
         first = get(f"{prefix}.chunks.first", np.int64)
         if (windows := described.get("windows")) is None:
             return Chunked(first, chunks)
-        return Windows(first, chunks, WindowGrid.rebuild(windows), tuple(described["chunk"]))
+        return Windows(
+            first, chunks, WindowGrid.rebuild(windows), tuple(map(int, described["chunk"]))
+        )
     if (boxes := described.get("boxes")) is not None:
         first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
         return Boxes(WindowGrid.rebuild(boxes), first, base, int(described["itemsize"]))

@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,17 @@ from ..extent import Extents, Files, Int, Names
 from . import sidecar
 from .attributes import Attribute, rebuild_attribute
 from .fields import SUMS_FIELD, Codec, Field
-from .layout import Boxes, Chunked, Fixed, Layout, Pieces, RowTable, rebuild_layout, take_column
+from .layout import (
+    Boxes,
+    Chunked,
+    Fixed,
+    Layout,
+    Pieces,
+    RowTable,
+    Windows,
+    rebuild_layout,
+    take_column,
+)
 
 _COLUMNS = {"names": np.uint8, "ends": np.int64, "size": np.int64, "mtime_ns": np.int64}
 """Columns of a table of files, and their types in a saved index."""
@@ -299,6 +309,8 @@ def _hash_identity(index: Index) -> str:
             state.update(codec.encode())
         if field.text:
             state.update(f"text:{field.text};".encode())
+        if isinstance(layout, Boxes | Windows):
+            state.update(json.dumps(layout.described(), sort_keys=True).encode())
         for name, values in layout.sections("", index.files).items():
             _absorb(state, name, values)
     state.update(repr((index.format, index.count, index.classes)).encode())
@@ -332,8 +344,9 @@ def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any
     sections = {
         f"{name}.{key}": getattr(files, key) for name, files in tables.items() for key in _COLUMNS
     }
-    for number, layout in enumerate(index.layouts):
-        sections |= layout.sections(f"field{number}", index.files)
+    shares = [_find_same_chunks(index.layouts, number) for number in range(len(index.layouts))]
+    for number, (layout, same) in enumerate(zip(index.layouts, shares, strict=True)):
+        sections |= {} if same is not None else layout.sections(f"field{number}", index.files)
     if index.label_column is not None:
         sections["labels"] = index.label_column
     if index.names is not None:
@@ -351,10 +364,11 @@ def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any
                 "shape": field.shape,
                 **field.nesting,
                 **layout.described(),
+                **({} if same is None else {"chunks_of": same}),
                 **({"codec": [field.codec.name, dict(field.codec.options)]} if field.codec else {}),
                 **({"text": field.text} if field.text else {}),
             }
-            for field, layout in zip(index.fields, index.layouts, strict=True)
+            for field, layout, same in zip(index.fields, index.layouts, shares, strict=True)
         ],
         "classes": index.classes,
         "options": dict(index.options),
@@ -366,6 +380,21 @@ def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any
     if index.attributes:
         header["attributes"] = [attribute.describe() for attribute in index.attributes]
     return header, sections
+
+
+def _find_same_chunks(layouts: Sequence[Layout], number: int) -> int | None:
+    """Find the first field whose windows are of the same chunks: they are saved once."""
+    layout = layouts[number]
+    if not isinstance(layout, Windows):
+        return None
+    return next(
+        (
+            before
+            for before, other in enumerate(layouts[:number])
+            if isinstance(other, Windows) and other.chunks is layout.chunks
+        ),
+        None,
+    )
 
 
 def _unpack_index(
@@ -381,14 +410,15 @@ def _unpack_index(
     if "keys.ends" in sections:
         text = take_column(sections, "keys.text", np.uint8)
         names = Names(text, take_column(sections, "keys.ends", np.int64))
+    layouts: list[Layout] = []
+    for number, field in enumerate(described):
+        same = None if field.get("chunks_of") is None else layouts[int(field["chunks_of"])]
+        layouts.append(rebuild_layout(field, f"field{number}", sections, files, same))
     return Index(
         format=str(header["format"]),
         files=files,
         fields=tuple(_rebuild_field(field) for field in described),
-        layouts=tuple(
-            rebuild_layout(field, f"field{number}", sections, files)
-            for number, field in enumerate(described)
-        ),
+        layouts=tuple(layouts),
         sources=sources,
         classes=None if classes is None else tuple(str(name) for name in classes),
         label_column=take_column(sections, "labels", np.int64) if "labels" in sections else None,

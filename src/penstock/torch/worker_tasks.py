@@ -202,11 +202,12 @@ def return_sample(sample: dict[str, Any]) -> dict[str, Any]:
 
 def divide_budget(budget: Budget, workers: int) -> Budget:
     """Return the share of one worker in a budget."""
-    threads, rate = budget.threads, budget.bytes_per_s
+    threads, rate, decoded = budget.threads, budget.bytes_per_s, budget.decoded_bytes
     return budget.replace(
         threads=None if threads is None else max(1, threads // workers),
         bytes_per_s=None if rate is None else rate / workers,
         readahead_bytes=max(1, budget.readahead_bytes // workers),
+        decoded_bytes=None if decoded is None else decoded // workers,
     )
 
 

@@ -226,6 +226,28 @@ def test_a_billion_windows_take_no_memory(tmp_path: Path) -> None:
     assert Path(str(dataset.sidecar)).stat().st_size < 10_000
 
 
+def test_other_windows_are_other_data(weather: Path, tmp_path: Path) -> None:
+    """As many windows of one size, at other places, have another identity: no state of the one
+    continues with the other. So have those of rows that are stored as they are."""
+    np.save(tmp_path / "a.npy", np.arange(40))
+    of_zarr: list[dict[str, Any]] = [
+        {"window": {"time": 10}, "stride": {"time": stride}, "target": {"time": target}}
+        for stride, target in ((14, (10, 12)), (13, (10, 12)), (14, (9, 11)))
+    ]
+    for path, axis in ((weather, "time"), (tmp_path / "a.npy", 0)):
+        opened = [
+            penstock.open(
+                path,
+                index="memory",
+                **{name: {axis: value["time"]} for name, value in options.items()},
+                **({"fill": True} if path == weather else {}),
+            )
+            for options in of_zarr
+        ]
+        assert {len(dataset) for dataset in opened} == {3}
+        assert len({dataset.fingerprint for dataset in opened}) == 3
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [

@@ -6,7 +6,8 @@ module of its own, imported when it is first used. It imports the container's li
 fails with the name of the package to install.
 
 The chunks decoded last are kept, because the next batch may need other samples of them, in half of
-the memory of the loaders' budgets and in `limits.decoded_chunks_bytes_max` at most.
+the memory of the loaders' budgets and in `limits.decoded_chunks_bytes_max` at most, or in
+`Budget.decoded_bytes`.
 Their bytes are read again all the same: the plan of a step does not know what is decoded.
 `shuffle="blocked"` keeps samples of one compressed chunk near each other.
 """
@@ -124,7 +125,8 @@ class DecodedChunks:
     """Samples of the compressed chunks that were decoded last, up to a number of bytes; thread-
     safe.
 
-    bytes_max:  in all. If owners share their memory, no more than the sum of their shares.
+    bytes_max:  in all. If owners share their memory, no more than the sum of their shares; what
+                they give for chunks alone comes on top.
 
     A key begins with the layout and the codec of the chunk, by identity: an index of changed data
     has others, and a mixture has its datasets' chunks.
@@ -134,7 +136,9 @@ class DecodedChunks:
         self.bytes_max = bytes_max
         self.bytes = 0
         self._held: OrderedDict[tuple[object, ...], tuple[Decoded, int]] = OrderedDict()
-        self._shares: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+        self._shares: weakref.WeakKeyDictionary[object, tuple[int, int]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._lock = threading.Lock()
 
     def get(self, key: tuple[object, ...]) -> Decoded | None:
@@ -159,15 +163,21 @@ class DecodedChunks:
             self._held[key] = decoded, size
             self._drop_oldest()
 
-    def share(self, owner: object, size_bytes: int) -> None:
-        """Set the memory that an owner has for chunks, as long as it lives."""
+    def share(self, owner: object, size_bytes: int, own_bytes: int = 0) -> None:
+        """Set the memory that an owner has for chunks, as long as it lives.
+
+        own_bytes:  for chunks alone, beyond `bytes_max`.
+        """
         with self._lock:
-            self._shares[owner] = size_bytes
+            self._shares[owner] = size_bytes, own_bytes
             self._drop_oldest()
 
     def _count_room(self) -> int:
         shares = list(self._shares.values())
-        return min(self.bytes_max, sum(shares)) if shares else self.bytes_max
+        if not shares:
+            return self.bytes_max
+        own = sum(own_bytes for _, own_bytes in shares)
+        return min(self.bytes_max, sum(size for size, _ in shares)) + own
 
     def _drop_oldest(self) -> None:
         room = self._count_room()
@@ -230,7 +240,7 @@ def decode_windows(
 
     def fill(number: int) -> None:
         compressed = chunks[number]
-        decoded = _decode_chunk(codec.name, codec.options, compressed, (layout, codec))
+        decoded = _decode_chunk(codec.name, codec.options, compressed, (layout.chunks,))
         shape = (compressed.samples, *layout.chunk[1:])
         if not isinstance(decoded, np.ndarray) or decoded.shape != shape:
             raise ValueError(f"a chunk is not {shape} of {field.dtype} after decoding")

@@ -42,7 +42,7 @@ from ...engine.store import StoreFile
 from ...errors import FormatError, PenstockError, UsageError, missing_library
 from ...extent import Files, Int
 from ..fields import Codec, Field
-from ..layout import Chunked, Fixed, Layout
+from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Index
 from . import options
 from .chunk_grid import (
@@ -67,6 +67,7 @@ from .windowing import (
     is_coordinate,
     lay_out_boxes,
     lay_out_chunks,
+    list_chunks,
     name_axes,
 )
 
@@ -214,6 +215,7 @@ def _cut_parts(
         arrays[name] = NamedArray(where, (rows, *first.shape), first.axes)
     fields: list[Field] = []
     layouts: list[Layout] = []
+    tables: dict[str, RowTable] = {}  # one for all fields of a dataset
     field: Field
     layout: Layout
     for cut in cut_windows(arrays, request):
@@ -234,9 +236,10 @@ def _cut_parts(
                 np.concatenate([grid.length for grid in grids]),
             ]
             whole = ChunkGrid(shape, grids[0].chunk, dtype.itemsize, *chained)
+            chunks = tables.setdefault(cut.array, list_chunks(whole))
             edges = number_first(np.concatenate([np.diff(find_edges(grid)) for grid in grids]))
             codec = Codec("hdf5", _chain_variants(chain, [len(grid.offset) for grid in grids]))
-            field, layout = lay_out_chunks(cut, dtype, whole, edges, codec)
+            field, layout = lay_out_chunks(cut, dtype, whole, chunks, edges, codec)
         fields.append(field)
         layouts.append(layout)
     return tuple(fields), tuple(layouts)

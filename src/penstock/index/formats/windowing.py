@@ -130,9 +130,10 @@ def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> lis
             count,
         )
 
-    fields = [WindowField(name, name, lay_out(array, False)) for name, array in arrays.items()]
-    for name, array in arrays.items() if target else ():
-        if set(array.axes) & set(target):
+    fields = []
+    for name, array in arrays.items():
+        fields.append(WindowField(name, name, lay_out(array, False)))
+        if set(array.axes) & set(target):  # right behind it: its chunks are decoded then
             fields.append(WindowField(f"{name}_target", name, lay_out(array, True)))
     return fields
 
@@ -146,19 +147,27 @@ def lay_out_boxes(
 
 
 def lay_out_chunks(
-    cut: WindowField, dtype: np.dtype[Any], grid: ChunkGrid, edges: Int, codec: Codec
+    cut: WindowField,
+    dtype: np.dtype[Any],
+    grid: ChunkGrid,
+    chunks: RowTable,
+    edges: Int,
+    codec: Codec,
 ) -> tuple[Field, Layout]:
-    """Lay out the windows of an array in chunks; an absent chunk has no bytes.
+    """Lay out the windows of an array in chunks.
 
-    edges:  the first row of each row of chunks, and the end.
-    codec:  of single chunks.
+    chunks:  of `list_chunks`, one table for all fields of an array: each is decoded once for all.
+    edges:   the first row of each row of chunks, and the end.
+    codec:   of single chunks.
     """
+    field = Field(cut.name, dtype, cut.grid.size, codec)
+    return field, Windows(edges, chunks, cut.grid, grid.chunk)
+
+
+def list_chunks(grid: ChunkGrid) -> RowTable:
+    """List the chunks of an array; an absent one has no bytes."""
     length = np.maximum(grid.length, 0)
-    offset = np.where(grid.length < 0, 0, grid.offset)
-    chunks = RowTable(grid.file, offset, length)
-    return Field(cut.name, dtype, cut.grid.size, codec), Windows(
-        edges, chunks, cut.grid, grid.chunk
-    )
+    return RowTable(grid.file, np.where(grid.length < 0, 0, grid.offset), length)
 
 
 def find_edges(grid: ChunkGrid) -> Int:

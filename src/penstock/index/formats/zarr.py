@@ -58,6 +58,7 @@ from .windowing import (
     find_edges,
     is_coordinate,
     lay_out_chunks,
+    list_chunks,
     name_axes,
 )
 
@@ -206,12 +207,15 @@ def _index_windows(
         tables.append(files)
         start += len(files)
     files = functools.reduce(joined, tables)
+    chunks = {name: list_chunks(grid) for name, grid in grids.items()}
     fields: list[Field] = []
     layouts: list[Layout] = []
     for cut in cuts:
         array, grid = arrays[cut.array], grids[cut.array]
         codec = Codec("zarr", array.codec_options | {"shape": list(grid.chunk[1:])})
-        field, layout = lay_out_chunks(cut, array.dtype, grid, find_edges(grid), codec)
+        field, layout = lay_out_chunks(
+            cut, array.dtype, grid, chunks[cut.array], find_edges(grid), codec
+        )
         fields.append(field)
         layouts.append(layout)
     sources = joined(files, store.stat(sorted({array.meta for array in arrays.values()})))
