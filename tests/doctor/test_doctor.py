@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import zarr
 
 import penstock
 import penstock.cli.app
@@ -126,6 +127,18 @@ def test_rows_of_numpy(rows: Path, run: Callable[..., Said]) -> None:
     assert "compute binds at 0.01 samples/s" in result.out
     assert "the accelerator computes for 100% of the time" in result.out
     assert sorted(rows.parent.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("option", [(), ("--option", 'window={"0": 5}')])
+def test_more_samples_than_chunks(
+    tmp_path: Path, run: Callable[..., Said], option: tuple[str, ...]
+) -> None:
+    """Of data in compressed chunks what is probed are chunks, of which there are fewer."""
+    array = zarr.create_array(tmp_path / "a.zarr", shape=(200, 16), chunks=(50, 16), dtype="f4")
+    array[...] = np.random.default_rng(0).normal(size=(200, 16))
+    report = strict(run("doctor", tmp_path / "a.zarr", *option, "--json").out)
+    assert report["samples"] == (40 if option else 200)
+    assert report["files"] == 4
 
 
 def test_the_same_as_json(rows: Path, run: Callable[..., Said]) -> None:

@@ -19,7 +19,7 @@ from ..errors import SidecarError
 from ..extent import Int
 from ..images.positions import check_positions
 from ..index.formats.registry import FORMATS
-from ..index.layout import Chunked, Fixed, RowTable
+from ..index.layout import Boxes, Chunked, Fixed, RowTable, Windows
 from ..index.saved_index import find_staleness, list_index_paths
 from ..index.table import Index
 from ..loader.auto_shuffle import choose_shuffle, describe_choice, record_choice
@@ -202,7 +202,11 @@ def _show(dataset: Dataset, states: dict[str, str], changed: list[str], verify: 
                 f"{'nested ' if field.levels else ''}lists of {field.dtype} {list(field.element)}"
             )
         mean = f"{format_bytes(layout.total_bytes / max(1, index.count))} a sample on average"
-        if isinstance(layout, Chunked):
+        if isinstance(layout, Boxes | Windows):
+            mean = f"windows of an array of {list(layout.grid.shape)}"
+            if isinstance(layout, Windows):
+                mean += f" in chunks of {list(layout.chunk)}, unpacked as wholes"
+        elif isinstance(layout, Chunked):
             together = -(-index.count // max(1, layout.chunks.count))
             mean += f" as stored; {together:,} are unpacked together, for one as well"
         console.show(f"field {console.escape(repr(field.name))}: {console.escape(kind)}, {mean}")

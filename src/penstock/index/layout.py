@@ -350,11 +350,11 @@ class Windows(Chunked):
         return (len(self.first) - 1, *(-(-size // step) for size, step in behind))
 
     @property
-    def total_bytes(self) -> int:
-        """Bytes of the chunks that all windows meet, as if each window read its own."""
+    def mean_bytes(self) -> float:
+        """Bytes of the chunks that a window meets, on average."""
         pairs = zip(self.grid.size, self.chunk, strict=True)
         met = math.prod((size - 1) / step + 1 for size, step in pairs)
-        return int(self.count * met * self.chunks.total_bytes / max(1, self.chunks.count))
+        return met * self.chunks.total_bytes / max(1, self.chunks.count)
 
     @property
     def chunk_samples(self) -> Int:

@@ -16,6 +16,7 @@ from ..errors import PenstockError
 from ..extent import Extents
 from ..order.order import Order
 from ..order.shuffling import ReadCost
+from .layout import Chunked
 from .table import Index
 
 _SAMPLES_PROBED = 4096
@@ -66,13 +67,15 @@ def _cut_extents(extents: Extents, most_bytes: int) -> Extents:
 
 
 def _draw_small(index: Index, seed: int) -> Extents:
-    """Draw extents of samples, by the seed, of the field with the most bytes.
+    """Draw extents of samples, or compressed chunks, by the seed, of the field with the most bytes.
 
     Long ones are cut to the length that one read may have.
     """
     totals = [layout.total_bytes for layout in index.layouts]
     field = totals.index(max(totals))
-    ids = Order(index.count, seed).run(0, min(index.count, _SAMPLES_PROBED))
+    layout = index.layouts[field]
+    units = layout.chunks.count if isinstance(layout, Chunked) else layout.count
+    ids = Order(units, seed).run(0, min(units, _SAMPLES_PROBED))
     extents, _ = index.units(ids, field)
     whole = extents.length > 0
     length = np.minimum(extents.length[whole], limits.run_bytes_max)

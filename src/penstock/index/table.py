@@ -140,13 +140,19 @@ class Index:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all samples, all fields."""
-        return sum(layout.total_bytes for layout in self.layouts)
+        """Bytes of all samples, all fields; of the arrays, where samples are windows of them."""
+        own = (n for n in range(len(self.layouts)) if _find_same_chunks(self.layouts, n) is None)
+        return sum(self.layouts[number].total_bytes for number in own)
 
     @property
     def mean_bytes(self) -> float:
         """Bytes of a sample, on average."""
-        return self.total_bytes / self.count if self.count else 0.0
+        return sum(
+            layout.mean_bytes
+            if isinstance(layout, Boxes | Windows)
+            else layout.total_bytes / max(1, layout.count)
+            for layout in self.layouts
+        )
 
     def extents(self, samples: Samples, field: int = 0) -> Extents:
         """Return the extents of samples, one row each. The arrays may be read-only.

@@ -98,7 +98,12 @@ class Boxes:
 
     @property
     def total_bytes(self) -> int:
-        return self.count * self.row_bytes
+        """Bytes of the array: those of windows may be more, where they overlap."""
+        return math.prod(self.grid.shape) * self.itemsize
+
+    @property
+    def mean_bytes(self) -> float:
+        return float(self.row_bytes)
 
     def lengths(self, samples: Int) -> Int:
         return np.full(len(samples), self.row_bytes, np.int64)
