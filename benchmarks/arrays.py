@@ -1,0 +1,302 @@
+"""python -m benchmarks.arrays [--quick]: windows of arrays, against loops over their libraries.
+
+Weather: two fields in Zarr, a day a chunk (zstd), windows of 24 hours and the 6 behind them on 64 x
+64 places. The same windows, in the same random order, are read by two threads that index the arrays
+of zarr; and by penstock, with memory for a quarter of the decoded data and for all of it. In blocks
+(shuffle="auto") the windows are others. Volumes: patches of 96^3 in HDF5 (gzip), against
+two threads with h5py. One sample a file of 4 MB, NPZ and HDF5, against two threads that open
+and read. By the clock, turn by turn. Last, windows of 10^9 and more: opening, memory, planning.
+Record: benchmarks/results/arrays.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import zarr
+
+import penstock
+from penstock.index.codecs import registry
+from penstock.plan.batch_layout import place_batches
+
+from .__main__ import finish
+from .contender import ROOT
+from .record import Record, Row
+from .text import make_row, take_turns
+
+THREADS = 2
+HOURS, LATITUDES, LONGITUDES = 24, 128, 256
+WEATHER = {
+    "window": {"time": 24, "lat": 64, "lon": 64},
+    "stride": {"time": 6, "lat": 32, "lon": 32},
+    "target": {"time": (24, 30)},
+}
+PATCH = 96
+BILLION = 40_000
+
+
+def write_weather(path: Path, days: int) -> Path:
+    """Two smooth fields with a little noise, rounded as observations are."""
+    if path.exists():
+        return path
+    random = np.random.default_rng(1)
+    group = zarr.open_group(path, mode="w")
+    shape = (days * HOURS, LATITUDES, LONGITUDES)
+    coarse = random.normal(size=(shape[0], LATITUDES // 8, LONGITUDES // 8)).astype("f4")
+    smooth = np.cumsum(coarse, axis=0).repeat(8, axis=1).repeat(8, axis=2)
+    for name in ("t2m", "wind"):
+        made = group.create_array(
+            name,
+            shape=shape,
+            chunks=(HOURS, LATITUDES, LONGITUDES),
+            dtype="f4",
+            dimension_names=("time", "lat", "lon"),
+            compressors=zarr.codecs.ZstdCodec(level=3),
+        )
+        made[:] = (smooth + random.normal(size=shape).astype("f4") * 0.01).round(2)
+    return path
+
+
+def write_volumes(path: Path, count: int) -> Path:
+    """Volumes of 192^3 in chunks of 48^3, as scans are: smooth, with noise, 16 bits."""
+    if not path.exists():
+        random = np.random.default_rng(2)
+        with h5py.File(path, "w") as file:
+            made = file.create_dataset(
+                "scan", (count, 192, 192, 192), "i2", chunks=(1, 48, 48, 48), compression="gzip"
+            )
+            for number in range(count):
+                coarse = random.normal(0, 300, (24, 24, 24))
+                smooth = coarse.repeat(8, 0).repeat(8, 1).repeat(8, 2)
+                made[number] = (smooth + random.normal(0, 4, smooth.shape)).astype("i2")
+    return path
+
+
+def write_files(folder: Path, kind: str, count: int) -> Path:
+    """Simulations of 4 MB, one a file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        path = folder / f"{number:04}.{kind}"
+        if path.exists():
+            continue
+        values = np.random.default_rng(number).normal(size=(4, 64, 64, 64)).astype("f4")
+        if kind == "npz":
+            np.savez(path, field=values)
+            continue
+        with h5py.File(path, "w") as file:
+            file["field"] = values
+    return folder
+
+
+def time_loader(
+    open_data: Callable[[], Any], batch: int, count: int, seed: int, **options: Any
+) -> tuple[float, list[int]]:
+    """Seconds of so many samples, from a new loader on, and their numbers. The data is opened again
+    for it: nothing of it is decoded yet."""
+    data = open_data()
+    began, numbers = time.perf_counter(), []
+    with penstock.Loader(data, batch, seed=seed, **options) as loader:
+        for got in loader:
+            numbers += got.ids.tolist()
+            if len(numbers) >= count:
+                break
+        return time.perf_counter() - began, numbers
+
+
+def time_threads(read: Callable[[int], Any], numbers: Iterable[int]) -> float:
+    """Seconds of two threads that read samples one by one."""
+    began = time.perf_counter()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in pool.map(read, numbers):
+            pass
+    return time.perf_counter() - began
+
+
+class Race:
+    """Pairs of penstock and a loop over the same samples."""
+
+    def __init__(self, record: Record, rounds: int, seed: int) -> None:
+        self.record, self.rounds, self.seed = record, rounds, seed
+
+    def run(
+        self,
+        name: str,
+        open_data: Callable[[], Any],
+        read: Callable[[int], Any],
+        count: int,
+        target: float | None,
+        batch: int = 16,
+        **options: Any,
+    ) -> None:
+        """Add the row; the floor reads what the loader has just read, in its order."""
+        numbers = time_loader(open_data, batch, count, self.seed, **options)[1][:count]
+
+        def ours() -> float:
+            return time_loader(open_data, batch, count, self.seed, **options)[0]
+
+        pairs = take_turns(ours, lambda: time_threads(read, numbers), self.rounds)
+        row = make_row(name, pairs, len(numbers), "samples/s", target, self.seed, "")
+        self.record.rows.append(row)
+        self.record.raw[name] = {"seconds": pairs}
+
+
+def count_decodes(
+    open_data: Callable[[], Any], codec: str, chunks: int, seed: int, **options: Any
+) -> float:
+    """Decodes of a chunk in an epoch."""
+    done = 0
+    decode = registry.CODECS[codec]
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal done
+        done += 1
+        return decode(*arguments)
+
+    registry.CODECS[codec] = counted
+    try:
+        time_loader(open_data, 16, len(open_data()), seed, **options)
+    finally:
+        registry.CODECS[codec] = decode
+    return done / chunks
+
+
+def measure_weather(race: Race, path: Path, days: int, count: int) -> None:
+    open_data = partial(penstock.open, path, index="memory", **WEATHER)
+    data = open_data()
+    group = zarr.open_group(path, mode="r")
+    fields = [group["t2m"], group["wind"]]
+    across = (LONGITUDES - 64) // 32 + 1
+    down = (LATITUDES - 64) // 32 + 1
+    decoded = 2 * days * HOURS * LATITUDES * LONGITUDES * 4
+
+    def read(number: int) -> list[Any]:
+        hour, place = divmod(number, across * down)
+        lat, lon = (32 * at for at in divmod(place, across))
+        hour *= 6
+        box = slice(lat, lat + 64), slice(lon, lon + 64)
+        return [
+            field[(slice(hour + low, hour + high), *box)]
+            for field in fields
+            for low, high in ((0, 24), (24, 30))
+        ]
+
+    sample, batch = data[len(data) - 1], read(len(data) - 1)
+    expected = zip(("t2m", "t2m_target", "wind", "wind_target"), batch, strict=True)
+    assert all(np.array_equal(sample[name], one) for name, one in expected)
+    quarter = penstock.Budget(decoded_bytes=decoded // 4)
+    whole = penstock.Budget(decoded_bytes=decoded + (decoded >> 3))
+    loop = "a loop over zarr, 2 threads"
+    race.run(f"windows, exact, 25 % decoded / {loop}", open_data, read, count, 3, budget=quarter)
+    race.run(f"windows, exact, all decoded / {loop}", open_data, read, count, 3, budget=whole)
+    race.run(f"windows, in blocks / {loop}", open_data, read, count, None, shuffle="auto")
+    for name, target, options in (
+        ("exact, 25 % decoded", 2.5, {"budget": quarter}),
+        ("exact, all decoded", None, {"budget": whole}),
+        ("in blocks", 1.05, {"shuffle": "auto"}),
+    ):
+        decodes = count_decodes(open_data, "zarr", 2 * days, race.seed, **options)
+        met = None if target is None else decodes <= target
+        name = f"decodes of a chunk an epoch, {name}"
+        race.record.rows.append(Row(name, decodes, "", None, None, target, met))
+
+
+def measure_volumes(race: Race, path: Path, count: int) -> None:
+    window = {"0": 1, "1": PATCH, "2": PATCH, "3": PATCH}
+    stride = {"0": 1, "1": 32, "2": 32, "3": 32}
+    options: dict[str, Any] = {"isolate": False, "window": window, "stride": stride}
+    open_data = partial(penstock.open, path, index="memory", **options)
+    data = open_data()
+    file = h5py.File(path)
+    scan, steps = file["scan"], (192 - PATCH) // 32 + 1
+
+    def read(number: int) -> Any:
+        volume, *at = np.unravel_index(number, (scan.shape[0], steps, steps, steps))
+        return scan[(int(volume), *(slice(32 * int(a), 32 * int(a) + PATCH) for a in at))]
+
+    assert np.array_equal(data[len(data) - 1]["scan"][0], read(len(data) - 1))
+    loop = "a loop over h5py, 2 threads"
+    race.run(f"patches 96^3, exact / {loop}", open_data, read, count, 3, batch=8)
+    race.run(
+        f"patches 96^3, in blocks / {loop}", open_data, read, count, None, batch=8, shuffle="auto"
+    )
+    file.close()
+
+
+def measure_files(race: Race, folder: Path, count: int) -> None:
+    for kind in ("npz", "h5"):
+        where = write_files(folder / f"files-{kind}", kind, count)
+        open_data = partial(penstock.open, where, index="memory", sample="file")
+        data = open_data()
+        paths = sorted(where.iterdir())
+
+        def read(number: int, paths: list[Path] = paths, kind: str = kind) -> Any:
+            if kind == "npz":
+                with np.load(paths[number]) as file:
+                    return file["field"]
+            with h5py.File(paths[number]) as file:
+                return file["field"][()]
+
+        assert np.array_equal(data[1]["field"], read(1))
+        name = f"one sample a file, {kind} of 4 MB / open + read, 2 threads"
+        race.run(name, open_data, read, count, 0.9, batch=4)
+
+
+def measure_billion(record: Record, path: Path, seed: int) -> None:
+    """Windows of 64 x 64 and of 64 neighbours, of files of holes."""
+    rows = path / "billion.npy"
+    long = path / "long.npy"
+    for name, shape in ((rows, (BILLION, BILLION)), (long, (1_100_000_000,))):
+        if not name.exists():
+            np.lib.format.open_memmap(name, "w+", "u1", shape).flush()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    plane = penstock.open(rows, index="memory", window={0: 64, 1: 64}, stride={0: 1, 1: 1})
+    took = time.perf_counter() - began
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    line = penstock.open(long, index="memory", window={0: 64}, stride={0: 1})
+    record.rows += [
+        Row(f"{len(plane):,} windows: open", took, "s", target=0.2, met=took <= 0.2),
+        Row("... memory", grown, "MB", target=100.0, met=grown <= 100),
+    ]
+    for data, name, target in ((line, "of one run", 0.3), (plane, "of 64 runs", None)):
+        count = 1 << 15
+        ids = data.order(seed).run(0, count).astype(np.uint64)
+        planning = partial(place_batches, data.index, ids, np.arange(0, count + 1, 256))
+        planning()
+        began = time.thread_time()
+        planning()
+        each = (time.thread_time() - began) / count * 1e6
+        met = None if target is None else each <= target
+        row = Row(f"... plan a window {name}", each, "us", target=target, met=met)
+        record.rows.append(row)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.arrays", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small data and few pairs")
+    parser.add_argument("--data", default=str(ROOT / "bench-data"), help="folder of the corpora")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    folder = Path(options.data).resolve() / "arrays"
+    folder.mkdir(parents=True, exist_ok=True)
+    days, volumes, count, rounds = (20, 8, 96, 3) if options.quick else (60, 32, 640, 7)
+    record = Record("arrays-quick" if options.quick else "arrays", options.seed, vars(options))
+    race = Race(record, rounds, options.seed)
+    measure_billion(record, folder, options.seed)
+    measure_weather(race, write_weather(folder / f"weather-{days}.zarr", days), days, count)
+    measure_volumes(race, write_volumes(folder / f"volumes-{volumes}.h5", volumes), min(count, 128))
+    measure_files(race, folder, min(count, 96))
+    finish(record)
+
+
+if __name__ == "__main__":
+    main()
