@@ -23,7 +23,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long test-trainers test-foreign explore simulate-faults simulate-bugs test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign \
-  bench-text bench-packing bench-images docs docs-serve docs-check docs-version wheels check-wheels clean
+  bench-text bench-arrays bench-packing bench-images docs docs-serve docs-check docs-version wheels check-wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -207,6 +207,9 @@ bench-images: $(STAMPS)/bench build/torchvision  ## photographs, crops and whole
 # In a folder of its own, for the benchmark alone: its operators have no build for this torch, and trainers that find it fail.
 build/torchvision: | $(STAMPS)/venv
 	@$(RUN) -m pip install -qq --disable-pip-version-check --no-deps --target $@ torchvision==0.28.0 || echo "torchvision is left out"
+
+bench-arrays: $(STAMPS)/bench  ## windows and patches of Zarr and HDF5 against loops over their libraries; one sample a file; 10^9 windows; ARGS="--quick"
+	$(RUN) -m benchmarks.arrays $(ARGS)
 
 bench-text: $(STAMPS)/bench  ## JSON lines: indexing, and text against pread with orjson; tokens, token lists; selections; ARGS="--quick"
 	$(RUN) -m benchmarks.text $(ARGS)

@@ -238,12 +238,18 @@ def share_memory(arena: Arena, index: Index, budget: Budget, engine_bytes: int =
     engine_bytes:  of the budget, for buffers of the engine's own.
     """
     coded = any(field.codec is not None for field in index.fields)
-    kept = min(limits.decoded_chunks_bytes_max, budget.readahead_bytes // 2) if coded else 0
-    if budget.decoded_bytes is not None:
-        kept = 0
-    arena.limit(budget.readahead_bytes - kept - engine_bytes)
+    own = budget.decoded_bytes
+    shared = kept_decoded_bytes(budget) if coded and own is None else 0
+    arena.limit(budget.readahead_bytes - shared - engine_bytes)
     if coded:
-        codecs.RECENT.share(arena, kept, budget.decoded_bytes or 0)
+        codecs.RECENT.share(arena, shared, own or 0)
+
+
+def kept_decoded_bytes(budget: Budget) -> int:
+    """Return the memory of a budget for chunks that stay decoded."""
+    if budget.decoded_bytes is not None:
+        return budget.decoded_bytes
+    return min(limits.decoded_chunks_bytes_max, budget.readahead_bytes // 2)
 
 
 def describe_failure(

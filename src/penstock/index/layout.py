@@ -362,6 +362,21 @@ class Windows(Chunked):
         cells = self.chunks.count
         return np.full(cells, max(1, self.count // cells), np.int64)
 
+    def count_neighbours(self, elements: int) -> int:
+        """Count the windows in a row that lie in a part of the array of about so many elements:
+        blocks of them decode few chunks but their own."""
+        grid, windows = self.grid, 1
+        extent = list(grid.size)
+        for axis in reversed(range(len(extent))):
+            rest = math.prod(extent) // extent[axis]
+            room = max(elements // rest - grid.size[axis], 0) // grid.stride[axis] + 1
+            taken = min(grid.steps[axis], room)
+            windows *= taken
+            extent[axis] += (taken - 1) * grid.stride[axis]
+            if taken < grid.steps[axis]:
+                break
+        return windows
+
     def count_rows(self, chunks: Int) -> Int:
         rows: Int = np.diff(self.first).take(chunks // math.prod(self.cells[1:]))
         return rows

@@ -18,12 +18,13 @@ import numpy as np
 
 from ..budget import Budget
 from ..dataset.dataset import Dataset
-from ..dataset.sample import choose_gap
+from ..dataset.sample import choose_gap, kept_decoded_bytes
 from ..engine.host import ProbeResult
 from ..engine.open import open_engine
 from ..errors import UsageError
-from ..index.layout import Chunked
+from ..index.layout import Chunked, Windows
 from ..index.read_cost import measure_cost, summarize_cost
+from ..index.table import Index
 from ..order.order import Order, Ordering, parse_shuffle
 from ..order.shuffling import (
     Blocking,
@@ -37,6 +38,8 @@ from ..ranks.gather import find_store
 from ..ranks.place import Place, find_reader
 
 log = logging.getLogger("penstock")
+
+_window_blocks = 4  # of windows, mixed with each other, so that a batch is not of one place
 
 
 class AutoShuffle:
@@ -128,8 +131,14 @@ def choose_shuffle(
     one_in = index.count / max(1, len(dataset))  # samples of which one is selected
     chunked = [layout for layout in index.layouts if isinstance(layout, Chunked)]
     if chunked:
-        chunk_samples = max(1, int(np.median(chunked[0].chunk_samples) / one_in))
-        return choose_chunk_blocks(len(dataset), chunk_samples, global_batch), None
+        windows = [layout for layout in chunked if isinstance(layout, Windows)]
+        if windows:
+            room = _count_elements(index, budget) // _window_blocks
+            together = float(windows[0].count_neighbours(room))
+        else:
+            together = float(np.median(chunked[0].chunk_samples))
+        block, least = max(1, int(together / one_in)), _window_blocks if windows else 1
+        return choose_chunk_blocks(len(dataset), block, global_batch, least), None
     window = window_samples(index.mean_bytes, rows, world_size, budget.readahead_bytes)
     engine = open_engine(index.files, budget, index.mean_bytes)
     try:
@@ -159,6 +168,14 @@ def choose_shuffle(
         gap_bytes=gap_bytes,
     )
     return chosen, probed
+
+
+def _count_elements(index: Index, budget: Budget) -> int:
+    """Elements of each array that half of the memory for decoded chunks holds."""
+    pairs = zip(index.fields, index.layouts, strict=True)
+    arrays = {id(layout.chunks): field for field, layout in pairs if isinstance(layout, Windows)}
+    size = sum(field.dtype.itemsize for field in arrays.values())
+    return kept_decoded_bytes(budget) // 2 // size
 
 
 def agree_on_choice(
