@@ -301,3 +301,62 @@ def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
         dataset[5]
     assert "a.h5" in str(caught.value)
     assert "'x'" in str(caught.value)
+
+
+def write_hours(folder: Path, hours: list[tuple[str, list[float], str]]) -> None:
+    """Write a file of hourly values for each name, with its times and their units."""
+    for name, times, units in hours:
+        with h5py.File(folder / name, "w") as file:
+            file["time"] = np.array(times)
+            file["time"].attrs["units"] = units
+            file["time"].make_scale("time")
+            file["x"] = np.arange(len(times), dtype="f4")
+            file["x"].dims[0].attach_scale(file["time"])
+
+
+SINCE = "hours since 2020-01-01"
+
+
+@pytest.mark.parametrize(
+    "hours",
+    [
+        [("a.nc", [0, 1, 2], SINCE), ("b.nc", [3, 4], SINCE)],
+        [("a.nc", [22, 23], SINCE), ("b.nc", [0, 1], "hours since 2020-01-02 00:00:00")],
+        [("a.nc", [22, 23], SINCE), ("b.nc", [0, 60], "minutes since 2020-1-2 0:0:00.0 UTC")],
+        [("a.nc", [5], SINCE), ("b.nc", [6], SINCE), ("c.nc", [7], SINCE)],
+    ],
+)
+def test_times_that_go_on(tmp_path: Path, hours: list[tuple[str, list[float], str]]) -> None:
+    """Hourly files in the sequence of time are one axis, whatever their times count from."""
+    write_hours(tmp_path, hours)
+    count = sum(len(times) for _, times, _ in hours)
+    dataset = penstock.open(
+        tmp_path / "*.nc", window={"time": 2}, stride={"time": 1}, isolate=False, index="memory"
+    )
+    assert [field.name for field in dataset.fields] == ["x"]
+    assert len(dataset) == count - 1
+
+
+@pytest.mark.parametrize(
+    ("hours", "words"),
+    [
+        ([("1.nc", [0, 1], SINCE), ("10.nc", [4, 5], SINCE), ("2.nc", [2, 3], SINCE)], "gap"),
+        ([("a.nc", [2, 3], SINCE), ("b.nc", [0, 1], SINCE)], "does not go on behind"),
+        ([("a.nc", [0, 1, 2], SINCE), ("b.nc", [2, 3, 4], SINCE)], "does not go on behind"),
+        ([("a.nc", [0, 1], SINCE), ("b.nc", [3, 4], SINCE)], "gap"),
+        ([("a.nc", [0, 1], SINCE), ("b.nc", [2, 2], SINCE)], "drop doubles"),
+        ([("a.nc", [0, 1], SINCE), ("b.nc", [2, np.nan], SINCE)], "nan at 1"),
+        ([("a.nc", [0, 2, 1], SINCE), ("b.nc", [3, 4], SINCE)], "another way before"),
+        ([("a.nc", [0, 1], SINCE), ("b.nc", [0, 1], SINCE)], "does not go on behind"),
+    ],
+)
+def test_times_that_do_not_go_on(
+    tmp_path: Path, hours: list[tuple[str, list[float], str]], words: str
+) -> None:
+    """Files out of sequence, with a gap or with doubled times would give windows of hours that do
+    not follow each other: the message names the file."""
+    write_hours(tmp_path, hours)
+    with pytest.raises(FormatError, match=words) as caught:
+        penstock.open(tmp_path / "*.nc", window={"time": 2}, isolate=False, index="memory")
+    assert ".nc" in str(caught.value)
+    assert "time" in str(caught.value)

@@ -58,16 +58,19 @@ from .chunk_grid import (
 from .sandbox import BlockFile, Sandbox
 from .shards import Scan, number_first
 from .windowing import (
+    CoordinateSpan,
     NamedArray,
     Sizes,
     Targets,
     WindowRequest,
+    check_spans,
     cut_windows,
     find_edges,
     is_coordinate,
     lay_out_boxes,
     lay_out_chunks,
     list_chunks,
+    measure_span,
     name_axes,
 )
 
@@ -99,10 +102,11 @@ class Hdf5Part:
 
 @dataclass
 class Hdf5Content:
-    """Datasets and labels of one file."""
+    """Datasets and labels of one file; and what coordinates windows go along."""
 
     parts: dict[str, Hdf5Part]
     labels: Int | None
+    spans: Mapping[str, CoordinateSpan]
 
 
 def build(
@@ -142,6 +146,10 @@ def build(
             raise FormatError(f"{files.path(number)} holds other datasets than {files.path(0)}")
     if window is not None:
         parts = {name: [one.parts[name] for one in contents] for name in contents[0].parts}
+        for axis in {part[0].axes[0] for part in parts.values()}:
+            spans = [content.spans[axis] for content in contents if axis in content.spans]
+            if len(spans) == len(files):
+                check_spans(axis, [files.path(number) for number in range(len(files))], spans)
         cut_fields, cut_layouts = _cut_parts(files, parts, WindowRequest(window, stride, target))
         return Index("hdf5", files, cut_fields, cut_layouts, sources)
     joined = [
@@ -199,7 +207,7 @@ def _chain_variants(parts: Sequence[Hdf5Part], counts: Sequence[int]) -> dict[st
 def _cut_parts(
     files: Files, parts: Mapping[str, list[Hdf5Part]], request: WindowRequest
 ) -> tuple[tuple[Field, ...], tuple[Layout, ...]]:
-    """WindowField datasets, whose first axes go on from file to file, into windows."""
+    """Cut datasets, whose first axes go on from file to file, into windows."""
     arrays = {}
     for name, chain in parts.items():
         first, rows = chain[0], 0
@@ -288,7 +296,8 @@ def _parse_file(
     with _open_file(source) as file:
         named = asked if asked is not None else _list_root(source, file, whole)
         if cut is not None:
-            return Hdf5Content(_parse_cut(source, file, named, cut, asked is None, fill), None)
+            parts = _parse_cut(source, file, named, cut, asked is None, fill)
+            return Hdf5Content(parts, None, _measure_spans(source, file, cut))
         if label is None and asked is None:
             integers = [n for n in named if _is_label(file[n], whole)]
             label = choose_label(integers)
@@ -316,7 +325,7 @@ def _parse_file(
         if len(set(counts.values())) > 1:
             what = f"{source.path}: numbers of rows differ ({counts})"
             raise FormatError(f"{what}: give sample='file', where a file is a sample, or fields=")
-        return Hdf5Content(parts, labels)
+        return Hdf5Content(parts, labels, {})
 
 
 def _parse_cut(
@@ -345,6 +354,28 @@ def _parse_cut(
         what = f"{source.path} has no dataset with an axis {', '.join(map(repr, cut))}"
         raise FormatError(f"{what}, but {known!r:.300}: name axes as they are")
     return parts
+
+
+def _measure_spans(source: StoreFile, file: Any, cut: Sequence[str]) -> dict[str, CoordinateSpan]:
+    """Measure the coordinates of the axes that windows are cut along."""
+    import h5py
+
+    spans = {}
+    for axis in cut:
+        if not isinstance(file.get(axis, getlink=True), h5py.HardLink):
+            continue
+        dataset = file[axis]
+        if not isinstance(dataset, h5py.Dataset) or dataset.ndim != 1 or not dataset.size:
+            continue
+        is_empty = "This is a netCDF dimension but not" in str(dataset.attrs.get("NAME", ""))
+        if is_empty or dataset.dtype.kind not in "iuf":
+            continue
+        at = f"{source.path}, coordinate {axis!r}"
+        if dataset.size * dataset.dtype.itemsize > _INFLATED_MAX * source.size:
+            raise FormatError(f"{at} claims {dataset.size:,} values: the file is damaged")
+        units = dataset.attrs.get("units", "")
+        spans[axis] = measure_span(at, dataset[()], units if isinstance(units, str) else "")
+    return spans
 
 
 def _list_axes(at: str, dataset: Any) -> tuple[str, ...]:

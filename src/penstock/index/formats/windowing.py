@@ -12,10 +12,14 @@ some of the axes alone, such as a mask of places, is cut along those, and repeat
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ... import limits
 from ...errors import FormatError, UsageError
@@ -68,8 +72,63 @@ def is_coordinate(name: str, axes: Sequence[str]) -> bool:
     return tuple(axes) == (name.split("/")[-1],)
 
 
+class CoordinateSpan(NamedTuple):
+    """Values of a coordinate in one file: the first, the last, and the step if there is one."""
+
+    first: float
+    last: float
+    step: float | None
+
+
+_TIME_UNITS = re.compile(
+    r"(second|minute|hour|day)s? since (\d+-\d+-\d+)(?:[T ](\d+:\d+(?::\d+)?))?"
+)
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+
+
+def measure_span(where: str, values: npt.NDArray[Any], units: str = "") -> CoordinateSpan:
+    """Measure a coordinate; FormatError unless it is finite, and rises or falls all along.
+
+    units:  of the CF conventions: times since different dates are compared in seconds.
+    """
+    places = np.asarray(values, np.float64)
+    if parsed := _TIME_UNITS.match(units):
+        unit, day, hour = parsed.groups()
+        with contextlib.suppress(ValueError):  # not a day of this calendar: as it is
+            year, month, date = day.split("-")
+            clock = ":".join(number.zfill(2) for number in (hour or "0:0").split(":"))
+            text = f"{year:0>4}-{month:0>2}-{date:0>2}T{clock}"
+            since = np.datetime64(text, "s").astype(np.int64)
+            places = places * _SECONDS[unit] + float(since)
+    for at in np.flatnonzero(~np.isfinite(places))[:1].tolist():
+        raise FormatError(f"{where} is {values[at]} at {at:,}: a coordinate has a value everywhere")
+    steps = np.diff(places)
+    wrong = np.flatnonzero(np.sign(steps) != np.sign(steps[:1]))[:1].tolist()
+    if wrong or not np.all(steps):
+        at = (wrong or np.flatnonzero(steps == 0).tolist())[0]
+        what = f"{where} goes from {values[at]} to {values[at + 1]} at {at:,}"
+        raise FormatError(f"{what}, and another way before: sort it, and drop doubles")
+    is_even = len(steps) and np.allclose(steps, steps[0], rtol=1e-4, atol=0)
+    return CoordinateSpan(float(places[0]), float(places[-1]), float(steps[0]) if is_even else None)
+
+
+def check_spans(axis: str, paths: Sequence[str], spans: Sequence[CoordinateSpan]) -> None:
+    """Check that a coordinate goes on from file to file; FormatError at an overlap or a gap."""
+    pairs = itertools.pairwise(zip(paths, spans, strict=True))
+    for (path, span), (next_path, following) in pairs:
+        step = span.step or following.step
+        forward = (step or (spans[-1].first - spans[0].first) or 1) > 0
+        between = following.first - span.last
+        if (between > 0) != forward:
+            what = f"{axis!r} of {next_path} does not go on behind that of {path}"
+            raise FormatError(f"{what}: name the files in its sequence, each once")
+        if step is not None and abs(between - step) > abs(step) / 100:
+            what = f"{axis!r} has a gap between {path} and {next_path}: {between:g}, not {step:g}"
+            raise FormatError(f"{what}: open the files of each side by themselves")
+
+
 def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> list[WindowField]:
-    """WindowField arrays into windows: the fields, of equally many windows each.
+    """Cut arrays into windows: the fields, of equally many windows each.
 
     Windows are numbered in C order of the axes, as the array has them that has most of them.
 
