@@ -53,9 +53,7 @@ def main() -> None:
             hours, behind = (batch[name].movedim(1, -1) for name in ("t2m", "t2m_target"))
             return torch.nn.functional.mse_loss(model(hours), behind)
 
-        loader = penstock.torch.DataLoader(
-            train, 64, shuffle="blocked", block=1024, group=4, seed=0
-        )
+        loader = penstock.torch.DataLoader(train, 64, shuffle="blocked", seed=0)
         for batch in loader:
             loss = measure_loss(batch)
             optimizer.zero_grad()
