@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.errors import FormatError, MissingError, UsageError
+from penstock.errors import FormatError, MissingError, SidecarError, UsageError
+from penstock.index.layout import Boxes, Windows
+from penstock.index.table import Index
 
 AXES = ("time", "lat", "lon")
 Array = npt.NDArray[Any]
@@ -360,3 +363,35 @@ def test_times_that_do_not_go_on(
         penstock.open(tmp_path / "*.nc", window={"time": 2}, isolate=False, index="memory")
     assert ".nc" in str(caught.value)
     assert "time" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "w.zarr"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"start": (1,)},
+        {"steps": (5,)},
+        {"stride": (11,)},
+        {"size": (11,)},
+        {"shape": (41,)},
+        {"every": (0,)},
+        {"start": (-1,)},
+    ],
+)
+def test_a_saved_index_that_leads_beyond_the_array(
+    weather: Path, tmp_path: Path, name: str, change: dict[str, tuple[int, ...]]
+) -> None:
+    """Windows of a damaged index that reach beyond their array are refused when it is loaded."""
+    np.save(tmp_path / "a.npy", np.arange(40.0))
+    axis, more = ("time", {"fill": True, "fields": ["time"]}) if name == "w.zarr" else (0, {})
+    dataset = penstock.open(tmp_path / name, index="memory", window={axis: 10}, **more)
+    (layout,) = dataset.index.layouts
+    assert isinstance(layout, Boxes | Windows)
+    saved = tmp_path / "saved.penstock"
+    dataset.index.save(saved)
+    assert len(Index.load(saved)) == 4
+    replace(dataset.index, layouts=(replace(layout, grid=replace(layout.grid, **change)),)).save(
+        saved
+    )
+    with pytest.raises(SidecarError):
+        Index.load(saved)
