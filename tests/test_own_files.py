@@ -165,7 +165,7 @@ import fcntl, os, sys
 import numpy as np
 import penstock
 from penstock.convert import lock_folder
-from penstock.dataset.measuring import _Chunks
+from penstock.dataset.measuring import MeasuredChunks
 from penstock.errors import UsageError
 
 try:
@@ -173,9 +173,8 @@ try:
     raise SystemExit("flock works")
 except OSError:
     pass
-place, records = sys.argv[1:]
-index = penstock.open(records, record_bytes=8).index
-for take in (lambda: lock_folder(place), lambda: _Chunks(place + ".lengths", {}, index)):
+place = sys.argv[1]
+for take in (lambda: lock_folder(place), lambda: MeasuredChunks(place + ".lengths", {}, 8, 8)):
     with take():
         try:
             with take():
@@ -186,10 +185,8 @@ for take in (lambda: lock_folder(place), lambda: _Chunks(place + ".lengths", {},
         pass
 print(sorted(os.listdir(os.path.dirname(place))))
 """
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r" / "records.bin").write_bytes(bytes(64))
     (tmp_path / "d").mkdir()
-    said = run_unlocked(program, tmp_path / "d" / "out", tmp_path / "r" / "records.bin")
+    said = run_unlocked(program, tmp_path / "d" / "out")
     folder, lengths, left = said.splitlines()
     assert "another process is converting into" in folder
     assert folder.endswith(f"or remove {tmp_path}/d/out.lock if none runs")

@@ -36,6 +36,12 @@ lengths_chunk_bytes = 64 * MIB
 """Data of which the lengths are measured at a time, and kept when the measuring is killed."""
 lengths_batch_bytes = 8 * MIB
 """Data that each process reads at a time while it measures lengths."""
+stats_block_numbers = 1 << 16
+"""Numbers that one thread sums at a time: in float64 they fit a core's cache."""
+stats_batch_bytes_max = 256 * MIB
+"""Data that each thread reads at a time, where compressed chunks are so large."""
+stats_numbers_max = 1 << 17
+"""Numbers that are saved of a chunk of data: moments or bins, of all rows of all fields."""
 annotation_file_bytes_max = 4096 * MIB
 """Largest list of names of a split that is parsed: it is read whole, when the index is made."""
 annotation_piece_bytes = 16 * MIB

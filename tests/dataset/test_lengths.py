@@ -22,8 +22,9 @@ import pytest
 import penstock
 from penstock import limits
 from penstock.dataset import lengths as length_rules
-from penstock.dataset import measure_lengths, measuring
+from penstock.dataset import measure_lengths
 from penstock.dataset.lengths import measure_duration
+from penstock.dataset.measuring import MeasuredChunks
 from penstock.errors import DataError, FormatError, MissingError, SidecarError, UsageError
 from tests.command import run as run_command
 from tests.warm import run
@@ -196,7 +197,8 @@ def test_damaged_lengths_and_chunks(tmp_path: Path, monkeypatch: Any) -> None:
         "by": length_rules.describe_rule(count_words),
         "counter": "",
     }
-    with measuring._Chunks(path, header, texts.index) as chunks:
+    samples = int(150 / texts.index.mean_bytes)
+    with MeasuredChunks(path, header, 40, samples) as chunks:
         assert chunks.count > 3
         for chunk in (0, 1):
             start_at, stop = chunks.bounds(chunk)

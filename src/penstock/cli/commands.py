@@ -37,6 +37,8 @@ _SUMMARIES = {
         "Writes nothing.",
         "index": "Find the samples of a data set and save where they are, beside the data.",
         "lengths": "Measure how long each sample of a data set is, and save that beside the index.",
+        "stats": "Measure mean, deviation and extrema of each field of numbers, and save that "
+        "beside the index.",
         "formats": "List the formats that are read, and the options that each takes.",
         "convert": "Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify "
         "it.",
@@ -60,7 +62,13 @@ _SUMMARIES = {
         "one.",
     },
 }
-_MODULES = {"lengths": "index", "formats": "inspect", "tokenize": "convert", "top": "broker"}
+_MODULES = {
+    "lengths": "index",
+    "stats": "index",
+    "formats": "inspect",
+    "tokenize": "convert",
+    "top": "broker",
+}
 _MODULES |= {"demo": "doctor"}
 """Modules of the commands that have none of their name."""
 _APPLICATIONS = dict.fromkeys(("bench", "trace"), "bench")

@@ -1,10 +1,13 @@
-"""`penstock index` and `penstock lengths`: save where samples are, and how long each is."""
+"""`penstock index`, `lengths` and `stats`: save where samples are, how long each is, and what their
+fields hold."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from ..dataset.dataset import Dataset
@@ -18,6 +21,7 @@ from . import console
 from .console import GOES_ON, explain_interrupt
 from .inspect import describe_index
 from .options import (
+    AsJson,
     DataPath,
     FormatOptions,
     import_function,
@@ -25,6 +29,7 @@ from .options import (
     setting,
     takes_format_options,
 )
+from .quantities import counted
 
 _shown_max = 20
 """Damaged images that are named."""
@@ -163,3 +168,67 @@ def lengths(
     seconds = time.monotonic() - started
     console.show(f"[bold]{console.escape(dataset.path)}[/]: {text}; {seconds:.1f} s")
     console.show(f"lengths by {console.escape(saved.rule)}: {console.escape(saved.path)}")
+
+
+@takes_format_options
+@explain_interrupt(GOES_ON)
+def stats(
+    path: DataPath,
+    *,
+    by_axis: int | None = setting(
+        None, "Axis of a sample whose places have statistics of their own, too.", min=0
+    ),
+    bins: int = setting(0, "Bins of a histogram of each field; takes a second read.", min=0),
+    workers: int | None = setting(None, "Threads that measure.", min=1, show_default="one a core"),
+    force: bool = setting(False, "Measure again what is there."),
+    as_json: AsJson = False,
+    options: FormatOptions,
+) -> None:
+    """Measure mean, deviation and extrema of each field of numbers, and save that beside the index.
+
+    [bold]dataset.load_stats()[/] has them then. The deviation is the population's. NaN are counted
+    as missing. After Ctrl-C, kill -9 or the end of the machine, the same command goes on where it
+    was.
+
+    Examples:
+
+      penstock stats /data/weather.zarr
+
+      penstock stats /data/weather.zarr --by-axis 0 --bins 64
+
+      penstock stats /data/weather.zarr --json | jq .fields.t2m.mean
+    """
+    dataset = open_data(path, options)
+    with console.show_progress(f"Measuring {dataset.path}", "samples") as progress:
+        found = dataset.stats(
+            by_axis=by_axis, bins=bins, threads=workers, force=force, progress=progress
+        )
+    if as_json:
+        fields = {name: asdict(field) for name, field in found.items()}
+        for values in fields.values():
+            for row in (values, *values["rows"]):
+                row["sd"] = None if row["sd"] == math.inf else row["sd"]
+        console.print_json({"path": dataset.path, "fields": fields})
+        return
+    names = ("numbers", "missing", "infinite", "minimum", "maximum", "mean", "sd")
+    table = console.make_table("field", *names, right=names)
+    for name, field in found.items():
+        for place, row in enumerate([field, *field.rows], -1):
+            label = name if place < 0 else f"{name}[{place}]"
+            counts = [f"{count:,}" for count in (row.count, row.missing, row.infinite)]
+            ends = map(_show_number, (row.minimum, row.maximum, row.mean, row.sd))
+            table.add_row(console.escape(label), *counts, *ends)
+    console.show(f"[bold]{console.escape(dataset.path)}[/]: {counted(len(dataset), 'sample')}")
+    console.print_wide(table)
+    for name, field in found.items():
+        if field.histogram:
+            console.show(f"\n{console.escape(name)}")
+        for low, count in zip(field.edges, field.histogram, strict=False):
+            bar = console.draw_bar(count, max(field.histogram), 40)
+            console.show(f"{low:>12,.5g} {bar} {count:,}")
+
+
+def _show_number(value: float | None) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "-" if value is None else f"{value:,.6g}"

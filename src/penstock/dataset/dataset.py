@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,9 @@ from .weighing import (
     read_weights,
     spill_weighting,
 )
+
+if TYPE_CHECKING:
+    from .stats import FieldStats
 
 
 def open(
@@ -353,6 +356,41 @@ class Dataset:
     def list_length_paths(self) -> list[str]:
         """List the paths at which measured lengths are looked for and saved, as the index is."""
         return list_saved_paths(self.path, "lengths")
+
+    def stats(
+        self,
+        *,
+        by_axis: int | None = None,
+        bins: int = 0,
+        threads: int | None = None,
+        force: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Mapping[str, FieldStats]:
+        """Measure statistics of each field of numbers, and save them beside the index.
+
+        by_axis:   axis of a sample: each place along it has statistics of its own, too.
+        bins:      of a histogram between the extrema. It takes a second read of the data.
+        threads:   by default one for each core that this process may use.
+        force:     measure again what is there.
+        progress:  called with the samples done, and all, of both reads.
+
+        A selection has statistics of its own samples; weights do not count. The result has the same
+        bits for any number of threads. Killed at any time, the same call goes on where it was.
+        UsageError for data without numbers, and for mixtures.
+        """
+        from .stats import measure_stats  # only here: opening data needs none of it
+
+        return measure_stats(self, by_axis, bins, threads, force, progress)
+
+    def load_stats(self) -> Mapping[str, FieldStats]:
+        """Return the statistics that `stats` or `penstock stats` has measured of these samples.
+
+        MissingError if it has not; SidecarError if they are damaged, or of another version of the
+        data or other fields of it.
+        """
+        from .stats import load_stats
+
+        return load_stats(self)
 
     def has_lengths(self) -> bool:
         """True if lengths are known: measured ones may be of another version still."""

@@ -7,13 +7,14 @@ run that was killed goes on after them. Processes measure; this one writes.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import get_context, parent_process
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,9 +25,7 @@ from ..errors import DataError, SidecarError, UsageError, WorkerError
 from ..extent import Int
 from ..index.layout import Chunked
 from ..index.sidecar import choose_saved_path, write_sidecar
-from ..index.table import Index
 from ..own_files import hold_lock
-from .dataset import Dataset
 from .fields import build_fields
 from .lengths import (
     LENGTHS,
@@ -44,8 +43,14 @@ from .lengths import (
 from .sample import FieldReader, open_samples
 from .saved import allot_array
 
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
+Progress = Callable[[int, int], None]
+"""Function that is told the samples done, and all."""
+
 _prelude_bytes = 4096
-_ahead = 4  # chunks that wait for each process
+_ahead = 4  # chunks that wait for each worker
 
 
 def measure_lengths(
@@ -56,7 +61,7 @@ def measure_lengths(
     tokenizer: Path | None = None,
     processes: int | None = None,
     force: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> SavedLengths:
     """Measure the length of each sample, and save it beside the index, whole or not at all.
 
@@ -105,7 +110,8 @@ def measure_lengths(
             header["made"] = made
         cores = len(os.sched_getaffinity(0))
         workers = cores if processes is None else check_whole("processes", processes, 1, 1024)
-        with storage_errors(path), _Chunks(path, header, index) as chunks:
+        samples = max(1, min(8192, int(limits.lengths_chunk_bytes / max(1, index.mean_bytes))))
+        with storage_errors(path), MeasuredChunks(path, header, index.count, samples) as chunks:
             _measure_chunks(dataset, measure, chunks, workers, progress)
             write_sidecar(path, header, {"values": chunks.values})
             chunks.remove()
@@ -137,20 +143,27 @@ def _count_all(dataset: Dataset, by: str, folder: str) -> Int:
     return values
 
 
-class _Chunks:
-    """File of the chunks that are measured: what they are of, a mark for each, and the lengths.
+class MeasuredChunks:
+    """File of the chunks that are measured: what they are of, a mark for each, and their numbers.
 
-    A chunk's mark is 1 << 32 and the checksum of its lengths. The file is locked while it is used.
+    A chunk's mark is 1 << 32 and the checksum of its numbers. The file is locked while it is used.
+
+    path:     of the result: the chunks are beside it.
+    header:   what is measured: chunks of something else are not kept.
+    count:    samples in all, and `samples` in a chunk.
+    numbers:  of a sample.
     """
 
-    def __init__(self, path: str, header: Mapping[str, Any], index: Index) -> None:
+    def __init__(
+        self, path: str, header: Mapping[str, Any], count: int, samples: int, numbers: int = 1
+    ) -> None:
+        self.samples, self._numbers = samples, numbers
         folder, name = os.path.split(path)
         self._path = os.path.join(folder, f".{name}.part")
-        self.samples = max(1, min(8192, int(limits.lengths_chunk_bytes / max(1, index.mean_bytes))))
-        count = index.count
-        self._about = json.dumps({**header, "chunk": self.samples}).encode().ljust(_prelude_bytes)
-        self.count = -(-count // self.samples)
-        self._bytes = _prelude_bytes + 8 * self.count + 8 * count
+        about = json.dumps({**header, "chunk": samples, "numbers": numbers})
+        self._about = hashlib.blake2b(about.encode()).digest().ljust(_prelude_bytes)
+        self.count = -(-count // samples)
+        self._bytes = _prelude_bytes + 8 * self.count + 8 * count * numbers
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         self._undo = contextlib.ExitStack()
         self._undo.callback(os.close, self._file)
@@ -168,9 +181,10 @@ class _Chunks:
         shape = (self.count,)
         self._marks = np.memmap(self._path, np.int64, "r+", offset=_prelude_bytes, shape=shape)
         offset = _prelude_bytes + 8 * self.count
-        self.values: Int = np.memmap(self._path, np.int64, "r+", offset=offset, shape=(count,))
+        shape = (count * numbers,)
+        self.values: Int = np.memmap(self._path, np.int64, "r+", offset=offset, shape=shape)
 
-    def __enter__(self) -> _Chunks:
+    def __enter__(self) -> MeasuredChunks:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -184,15 +198,31 @@ class _Chunks:
             if self._marks[chunk] != self._sum_up(self._view(chunk))
         ]
 
-    def put(self, chunk: int, lengths: Int) -> None:
+    def put(self, chunk: int, numbers: Int) -> None:
         """Write a chunk, and then its mark."""
-        self._view(chunk)[:] = lengths
-        self._marks[chunk] = self._sum_up(lengths)
+        self._view(chunk)[:] = numbers
+        self._marks[chunk] = self._sum_up(numbers)
+
+    def fill(
+        self,
+        measured: Iterable[tuple[int, Int]],
+        missing: Sequence[int],
+        progress: Progress | None,
+    ) -> None:
+        """Write the missing chunks as they come."""
+        count, done = len(self.values) // self._numbers, self.count - len(missing)
+        if progress is not None:
+            progress(min(done * self.samples, count), count)
+        for chunk, numbers in measured:
+            self.put(chunk, numbers)
+            done += 1
+            if progress is not None:
+                progress(min(done * self.samples, count), count)
 
     def bounds(self, chunk: int) -> tuple[int, int]:
         """Return the first sample of a chunk, and the first one after it."""
         start = chunk * self.samples
-        return start, min(start + self.samples, len(self.values))
+        return start, min(start + self.samples, len(self.values) // self._numbers)
 
     def remove(self) -> None:
         """Remove the file."""
@@ -200,36 +230,54 @@ class _Chunks:
 
     def _view(self, chunk: int) -> Int:
         start, stop = self.bounds(chunk)
-        return self.values[start:stop]
+        return self.values[start * self._numbers : stop * self._numbers]
 
     @staticmethod
-    def _sum_up(lengths: Int) -> int:
-        return (1 << 32) | zlib.crc32(np.ascontiguousarray(lengths).data)
+    def _sum_up(numbers: Int) -> int:
+        return (1 << 32) | zlib.crc32(np.ascontiguousarray(numbers).data)
+
+
+def measure_in_pool(
+    pool: Any,
+    measure: Callable[[int, int], Int],
+    chunks: MeasuredChunks,
+    missing: Sequence[int],
+    workers: int,
+) -> Iterator[tuple[int, Int]]:
+    """Yield the chunks that are missing as they are done in a pool, and end the pool."""
+    # Here: opening data would load multiprocessing's sockets and queues, too.
+    from concurrent.futures import wait
+
+    waiting: dict[Any, int] = {}
+    rest = iter(missing)
+    try:
+        while True:
+            while len(waiting) < _ahead * workers and (chunk := next(rest, None)) is not None:
+                waiting[pool.submit(measure, *chunks.bounds(chunk))] = chunk
+            if not waiting:
+                return
+            for future in wait(waiting, return_when="FIRST_COMPLETED").done:
+                yield waiting.pop(future), future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _measure_chunks(
     dataset: Dataset,
     measure: Measure,
-    chunks: _Chunks,
+    chunks: MeasuredChunks,
     processes: int,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> None:
     """Measure the chunks that are missing, in processes; in this one if one chunk is enough."""
-    missing, count = chunks.list_missing(), len(chunks.values)
-    done = chunks.count - len(missing)
+    missing = chunks.list_missing()
     is_alone = processes == 1 or len(missing) <= 1
     measure_missing = _measure_here if is_alone else _measure_in_processes
-    if progress is not None:
-        progress(min(done * chunks.samples, count), count)
-    for chunk, lengths in measure_missing(dataset, measure, chunks, missing, processes):
-        chunks.put(chunk, lengths)
-        done += 1
-        if progress is not None:
-            progress(min(done * chunks.samples, count), count)
+    chunks.fill(measure_missing(dataset, measure, chunks, missing, processes), missing, progress)
 
 
 def _measure_here(
-    dataset: Dataset, measure: Measure, chunks: _Chunks, missing: list[int], processes: int
+    dataset: Dataset, measure: Measure, chunks: MeasuredChunks, missing: list[int], processes: int
 ) -> Iterator[tuple[int, Int]]:
     with contextlib.closing(_ChunkReader(dataset, measure)) as reader:
         for chunk in missing:
@@ -237,29 +285,18 @@ def _measure_here(
 
 
 def _measure_in_processes(
-    dataset: Dataset, measure: Measure, chunks: _Chunks, missing: list[int], processes: int
+    dataset: Dataset, measure: Measure, chunks: MeasuredChunks, missing: list[int], processes: int
 ) -> Iterator[tuple[int, Int]]:
-    # Here: opening data would load multiprocessing's sockets and queues, too.
-    from concurrent.futures import ProcessPoolExecutor, wait
+    from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
     pool = ProcessPoolExecutor(
         min(processes, len(missing)), get_context("spawn"), _open_reader, (dataset, measure)
     )
-    waiting: dict[Any, int] = {}
-    rest = iter(missing)
     try:
-        while True:
-            while len(waiting) < _ahead * processes and (chunk := next(rest, None)) is not None:
-                waiting[pool.submit(_measure_chunk, *chunks.bounds(chunk))] = chunk
-            if not waiting:
-                return
-            for future in wait(waiting, return_when="FIRST_COMPLETED").done:
-                yield waiting.pop(future), future.result()
+        yield from measure_in_pool(pool, _measure_chunk, chunks, missing, processes)
     except BrokenProcessPool:
         raise WorkerError("a process that measures was killed: run it again to go on") from None
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 class _ChunkReader:

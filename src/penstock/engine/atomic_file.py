@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import StorageError
+from ..errors import PenstockError, StorageError
 from .request_queue import Purpose
 from .storage_queue import PROCESS_QUEUE
 
@@ -40,7 +40,7 @@ def storage_errors(path: str, again: str = _AGAIN) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, StorageError):
+        if isinstance(error, PenstockError):  # of data that was read
             raise
         code = error.errno or errno.EIO
         full = code in (errno.ENOSPC, errno.EDQUOT)

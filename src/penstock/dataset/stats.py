@@ -1,0 +1,330 @@
+"""Statistics of fields of numbers: measured in threads, saved beside the index, loaded again.
+
+What is saved are the moments of each row, and counts of bins; means are made of them when they are
+loaded. A run that was killed goes on after its finished chunks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..arguments import check_function, check_whole
+from ..engine.atomic_file import storage_errors
+from ..engine.threads import ThreadPool
+from ..errors import MissingError, SidecarError, UsageError
+from ..extent import Int
+from ..index.fields import SUMS_FIELD
+from ..index.layout import Chunked
+from ..index.sidecar import choose_saved_path, list_saved_paths
+from .fields import Ragged
+from .lengths import describe_made
+from .measuring import MeasuredChunks, Progress, measure_in_pool
+from .moments import NUMBERS, choose_dtype, count_bins, join_all, make_edges, sum_up
+from .sample import FieldReader
+from .saved import Saved
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
+STATS = Saved(
+    "stats-1",
+    "a file of statistics",
+    "measure with `penstock stats`",
+    {"moments": np.int64, "bins": np.int64},
+)
+
+
+@dataclass(frozen=True)
+class FieldStats:
+    """Statistics of all numbers of a field, or of those at one place of an axis.
+
+    count:      of all numbers. `missing` of them are NaN, `infinite` are infinite; what follows is
+                of the others, and None if there are none.
+    minimum, maximum:  exact, also of integers above 2^53.
+    mean, sd:   mean and standard deviation of the population (divided by the count, not one less).
+                An `sd` whose square is beyond float64 is infinite.
+    histogram:  counts of all numbers of the field in equal bins, if bins were asked for:
+                edges[k] <= number < edges[k + 1] in float64; the last bin has the maximum, too.
+    rows:       statistics at each place of the axis, if one was asked for and the field has it.
+    """
+
+    count: int
+    missing: int
+    infinite: int
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    sd: float | None
+    histogram: tuple[int, ...] = ()
+    rows: tuple[FieldStats, ...] = ()
+
+    @property
+    def edges(self) -> npt.NDArray[np.float64]:
+        """Edges of the bins, one more than bins, from the minimum to the maximum."""
+        if self.minimum is None or self.maximum is None or not self.histogram:
+            return np.zeros(0)
+        return make_edges(self.minimum, self.maximum, len(self.histogram))
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A field of numbers.
+
+    shape:     in which a batch is arranged: (n, rows, m); each row has moments of its own.
+    has_axis:  whether rows are places of an axis.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, int, int] = (1, 1, -1)
+    has_axis: bool = False
+
+    def arrange(self, fields: Mapping[str, Any]) -> npt.NDArray[Any]:
+        """Arrange the numbers of a batch as (n, rows, m)."""
+        values = fields[self.name]
+        while isinstance(values, Ragged):
+            values = values.values
+        arranged: npt.NDArray[Any] = np.asarray(values).reshape(self.shape)
+        return arranged
+
+
+def load_stats(dataset: Dataset) -> Mapping[str, FieldStats]:
+    """Load the statistics of this data, see `Dataset.load_stats`."""
+    path = next((path for path in _list_paths(dataset) if os.path.exists(path)), None)
+    if path is None:
+        command = f"`penstock stats {dataset.path}` or dataset.stats()"
+        raise MissingError(f"{dataset.path} has no statistics: measure them by {command}")
+    return _load(dataset, path)[1]
+
+
+def measure_stats(
+    dataset: Dataset,
+    by_axis: int | None,
+    bins: int,
+    threads: int | None,
+    force: bool,
+    progress: Progress | None,
+) -> Mapping[str, FieldStats]:
+    """Measure statistics and save them, see `Dataset.stats`."""
+    paths = _list_paths(dataset)
+    check_function("progress", progress, "a function of the samples done and of all")
+    by_axis = None if by_axis is None else check_whole("by_axis", by_axis, 0, 64)
+    bins = check_whole("bins", bins, 0, limits.stats_numbers_max)
+    cores = len(os.sched_getaffinity(0))
+    threads = cores if threads is None else check_whole("threads", threads, 1, limits.threads_max)
+    columns = _list_columns(dataset, by_axis)
+    width = NUMBERS * sum(column.shape[1] for column in columns)
+    if (most := max(width, bins * len(columns))) > limits.stats_numbers_max:
+        what = f"rows and bins of {len(columns):,} fields have {most:,} numbers"
+        at_most = f"above {limits.stats_numbers_max:,}"
+        raise UsageError(f"{what}, {at_most}: use another by_axis, or fewer bins")
+    if not force:
+        for path in paths:
+            with contextlib.suppress(SidecarError, UsageError, OSError):
+                options, stats = _load(dataset, path)
+                if options == (by_axis, bins):
+                    return stats
+
+    def sum_batch(fields: dict[str, Any]) -> Int:
+        moments = [sum_up(column.arrange(fields)) for column in columns]
+        return np.concatenate([part.view(np.int64) for part in moments])
+
+    def join(numbers: Int) -> Int:
+        moments = [join_all(part) for part in _split(columns, numbers)]
+        return np.concatenate([part.view(np.int64) for part in moments])
+
+    def count_batch(fields: dict[str, Any]) -> Int:
+        pairs = zip(columns, edges, strict=True)
+        return np.concatenate([count_bins(column.arrange(fields), ends) for column, ends in pairs])
+
+    path = choose_saved_path(paths)
+    header: dict[str, Any] = {"version": dataset.index.version, "by_axis": by_axis, "bins": bins}
+    header["fields"] = _describe(dataset, columns)
+    with storage_errors(path), ExitStack() as stack:
+        passes = _Passes(dataset, threads, {**header, "data": dataset.fingerprint}, stack)
+        passes.tell, passes.count = progress, 2 if bins else 1
+        moments = join(passes.run(path, width, sum_batch, join))
+        counts = np.zeros(0, np.int64)
+        if bins:
+            tables = _split(columns, moments[None])
+            wholes = [join_all(table.T)[0] for table in tables]
+            edges = [make_edges(whole["low"], whole["high"], bins) for whole in wholes]
+            width = bins * len(columns)
+            counts = passes.run(f"{path}.bins", width, count_batch, _add).sum(axis=0)
+        sections = {"moments": moments, "bins": counts}
+        STATS.save(path, dataset.fingerprint, sections, **header)
+        for chunks in passes.chunks:
+            chunks.remove()
+    for other in paths:
+        if other != path:
+            with contextlib.suppress(OSError):
+                os.unlink(other)
+    return _load(dataset, path)[1]
+
+
+def _add(numbers: Int) -> Int:
+    total: Int = numbers.sum(axis=0)
+    return total
+
+
+def _list_paths(dataset: Dataset) -> list[str]:
+    if dataset.kind is not None:
+        raise UsageError(f"{dataset.path} is {dataset.kind.noun}: measure each data set itself")
+    digest = "" if dataset.subset is None else f"{dataset.fingerprint[:16]}."
+    return list_saved_paths(dataset.path, f"{digest}stats")
+
+
+def _list_columns(dataset: Dataset, by_axis: int | None) -> list[_Column]:
+    """List the fields of numbers: of a shape, or lists. Lists of bytes are texts or images."""
+    columns = []
+    for made in dataset.index.made:
+        dtype = made.as_dtype or made.dtype
+        is_raw = dtype == np.uint8 and made.shape is None and not made.element
+        if made.name == SUMS_FIELD or is_raw or dtype.kind not in "biuf" or dtype.itemsize > 8:
+            continue
+        column = _Column(made.name, dtype)
+        if by_axis is not None and made.shape and by_axis < len(made.shape) and made.nbytes:
+            shape = -1, made.shape[by_axis], math.prod(made.shape[by_axis + 1 :])
+            column = replace(column, shape=shape, has_axis=True)
+        columns.append(column)
+    if not columns:
+        fields = ", ".join(f"{made.name} ({made.dtype})" for made in dataset.fields)
+        raise UsageError(f"{dataset.path} has no field of numbers, but {fields}: convert it first")
+    if by_axis is not None and not any(column.has_axis for column in columns):
+        raise UsageError(
+            f"by_axis is {by_axis}, and no field of {dataset.path} has it: leave it out"
+        )
+    return columns
+
+
+def _describe(dataset: Dataset, columns: list[_Column]) -> list[Any]:
+    """Describe the fields that were measured, in types of JSON."""
+    made = describe_made(dataset.index, [column.name for column in columns])
+    return [[column.name, column.dtype.str, made.get(column.name)] for column in columns]
+
+
+def _split(columns: list[_Column], numbers: Int) -> list[npt.NDArray[Any]]:
+    """Split numbers (n, all) into the moments (n, rows) of each column."""
+    ends = np.cumsum([NUMBERS * column.shape[1] for column in columns])
+    parts = np.split(numbers, ends[:-1], axis=1)
+    return [
+        np.ascontiguousarray(part).view(choose_dtype(column.dtype))
+        for column, part in zip(columns, parts, strict=True)
+    ]
+
+
+def _load(dataset: Dataset, path: str) -> tuple[tuple[int | None, int], Mapping[str, FieldStats]]:
+    """Load a file. Return the axis and bins that it was measured with, and the statistics."""
+    kind = replace(STATS, again=f"measure with `penstock stats {dataset.path} --force`")
+    header, sections = kind.load(path, dataset.fingerprint, version=dataset.index.version)
+    stats = {}
+    with kind.refuse_damaged(path):
+        by_axis, bins = header["by_axis"], header["bins"]
+        columns = _list_columns(dataset, by_axis)
+        if header["fields"] != _describe(dataset, columns):
+            kind.refuse(path, "for other fields")
+        width = NUMBERS * sum(column.shape[1] for column in columns)
+        tables = _split(columns, sections["moments"].reshape(1, width))
+        counts = sections["bins"].reshape(len(columns), bins).tolist()
+        for column, table, histogram in zip(columns, tables, counts, strict=True):
+            rows = tuple(map(_finish, table[0])) if column.has_axis else ()
+            whole = _finish(join_all(table.T)[0])
+            found = () if whole.mean is None else tuple(histogram)
+            stats[column.name] = replace(whole, histogram=found, rows=rows)
+    return (by_axis, bins), stats
+
+
+def _finish(moments: Any) -> FieldStats:
+    finite, missing, infinite, low, high, mean, rest, squares = moments.item()
+    count = finite + missing + infinite
+    if not finite:
+        return FieldStats(count, missing, infinite, None, None, None, None)
+    sd = math.sqrt(squares / finite)
+    return FieldStats(count, missing, infinite, low, high, mean + rest, sd)
+
+
+class _Passes:
+    """Passes over a data set, in threads: each reads it once, in chunks that the data decides.
+
+    count:  of passes, for progress.
+    """
+
+    tell: Progress | None
+    count: int
+
+    def __init__(
+        self, dataset: Dataset, threads: int, header: Mapping[str, Any], stack: ExitStack
+    ) -> None:
+        self._dataset, self._threads, self._stack = dataset, threads, stack
+        self._rows, self._samples = _divide(dataset)
+        self._header = {**header, "samples": self._samples, "rows": self._rows}
+        self.chunks: list[MeasuredChunks] = []
+
+    def run(
+        self,
+        path: str,
+        width: int,
+        measure_batch: Callable[[dict[str, Any]], Int],
+        join: Callable[[Int], Int],
+    ) -> Int:
+        """Measure the chunks that are missing. Return the numbers (n, width) of all."""
+        every = len(self._dataset)
+        count = -(-every // self._samples)
+        if not count:
+            return np.zeros((0, width), np.int64)
+        readers: list[FieldReader] = []
+        before = len(self.chunks) * every
+
+        def measure_chunk(chunk: int, _: int) -> Int:
+            stop = min((chunk + 1) * self._samples, every)
+            reader = readers.pop() if readers else FieldReader(self._dataset.index)
+            batches = []
+            try:
+                for first in range(chunk * self._samples, stop, self._rows):
+                    numbers = np.arange(first, min(first + self._rows, stop), dtype=np.uint64)
+                    batches.append(measure_batch(reader.read(self._dataset.ids(numbers))))
+            finally:
+                readers.append(reader)
+            return join(np.stack(batches))
+
+        def tell(done: int, _: int) -> None:
+            if self.tell is not None:
+                self.tell(before + min(done * self._samples, every), self.count * every)
+
+        chunks = self._stack.enter_context(MeasuredChunks(path, self._header, count, 1, width))
+        self.chunks.append(chunks)
+        missing = chunks.list_missing()
+        pool = ThreadPool(self._threads, "penstock-stats")
+        try:
+            measured = measure_in_pool(pool, measure_chunk, chunks, missing, self._threads)
+            chunks.fill(measured, missing, tell)
+        finally:
+            pool.shutdown(cancel_futures=True)
+            for reader in readers:
+                reader.close()
+        return chunks.values.reshape(count, width)
+
+
+def _divide(dataset: Dataset) -> tuple[int, int]:
+    """Return the samples that are read at a time, and those of a chunk, of the data alone.
+
+    Compressed chunks are read whole, if they are not too large.
+    """
+    index = dataset.index
+    decoded = sum(field.nbytes or 0 for field in index.made)
+    sample_bytes = max(1, index.mean_bytes, decoded)
+    chunked = [layout for layout in index.layouts if isinstance(layout, Chunked)]
+    together = max([int(np.diff(layout.first).max(initial=1)) for layout in chunked], default=1)
+    most = max(1, int(limits.stats_batch_bytes_max / sample_bytes))
+    rows = max(1, int(limits.lengths_batch_bytes / sample_bytes), min(most, together))
+    return rows, rows * max(1, int(limits.lengths_chunk_bytes / (sample_bytes * rows)))
