@@ -242,6 +242,19 @@ def test_no_numbers_and_only_missing_ones(tmp_path: Path) -> None:
     assert not len(missing.edges)
 
 
+def test_windows_count_as_samples_do(tmp_path: Path) -> None:
+    """What two windows share counts twice, and other windows have statistics of their own."""
+    numbers = draw("float32", 12)
+    np.save(tmp_path / "x.npy", numbers)
+    windows = penstock.open(tmp_path / "x.npy", window={0: 4}, stride={0: 2})
+    found = windows.stats(by_axis=0, bins=4)["data"]
+    starts = range(0, 9, 2)
+    check(found, np.stack([numbers[start : start + 4] for start in starts]), 4)
+    check(found.rows[3], np.stack([numbers[start + 3] for start in starts]))
+    with pytest.raises(SidecarError, match="that was saved for data"):
+        penstock.open(tmp_path / "x.npy").load_stats()
+
+
 def test_statistics_of_another_version_or_damaged_ones_are_refused(tmp_path: Path) -> None:
     """Also where sizes are the same; the error names the command, and measuring makes it good."""
     numbers = np.arange(60.0).reshape(20, 3)
