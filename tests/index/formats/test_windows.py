@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.engine.object_store import open_bucket
 from penstock.errors import FormatError, MissingError, SidecarError, UsageError
 from penstock.index.layout import Boxes, Windows
 from penstock.index.table import Index
+from tests.services import S3, environment, moto
 
 AXES = ("time", "lat", "lon")
 Array = npt.NDArray[Any]
@@ -395,3 +397,22 @@ def test_a_saved_index_that_leads_beyond_the_array(
     )
     with pytest.raises(SidecarError):
         Index.load(saved)
+
+
+def test_windows_of_a_bucket(weather: Path) -> None:
+    """Chunks that are objects of S3 give the same windows as files."""
+    options: dict[str, Any] = {"index": "memory", "fill": True, "window": {"time": 9, "lat": 4}}
+    expected = penstock.open(weather, **options)
+    with moto() as port, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(port).items():
+            patch.setenv(name, value)
+        S3(port, "arrays")
+        bucket = open_bucket("s3://arrays")
+        for path in weather.rglob("*"):
+            if path.is_file():
+                bucket.put(f"w.zarr/{path.relative_to(weather)}", path.read_bytes())
+        with penstock.Loader(penstock.open("s3://arrays/w.zarr", **options), 3, seed=0) as loader:
+            for batch in loader:
+                for row, number in enumerate(batch.ids.tolist()):
+                    np.testing.assert_array_equal(batch["t2m"][row], expected[number]["t2m"])
+    assert len(expected) == 4
