@@ -124,7 +124,14 @@ class ObjectStore(Store):
                 continue
             fixed = find_fixed_folder(alternative)
             form = re.compile(translate_pattern(alternative), re.DOTALL)
-            matches = [info.name for info in self._list_files(fixed) if form.fullmatch(info.name)]
+            named = {part for part in alternative.split("/") if part.startswith(".")}
+            listed = [info.name for info in self._list_files(fixed, hidden=bool(named))]
+            matches = [
+                name
+                for name in listed
+                if form.fullmatch(name)
+                and not _is_hidden("/".join(part for part in name.split("/") if part not in named))
+            ]
             names.update(dict.fromkeys(sorted(matches, key=str.encode)))
         return list(names)
 
@@ -269,13 +276,15 @@ class ObjectStore(Store):
         key = self._build_key(folder)
         return f"{key}/" if key and key != "." else ""
 
-    def _list_files(self, folder: str, progress: Progress | None = None) -> list[ObjectInfo]:
-        """List all files below a folder, with names relative to the root."""
+    def _list_files(
+        self, folder: str, progress: Progress | None = None, hidden: bool = False
+    ) -> list[ObjectInfo]:
+        """List all files below a folder, with names relative to the root; also `hidden` ones."""
 
         def ask() -> list[ObjectInfo]:
             objects: list[ObjectInfo] = []
             for page in self._bucket.listing(self._build_prefix(folder)):
-                objects += self._select_visible(page)
+                objects += self._select_visible(page, hidden)
                 if progress is not None:
                     progress(len(objects))
             return _drop_markers(objects)
