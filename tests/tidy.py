@@ -88,7 +88,7 @@ BUDGETS = {
     "dataset": 5_342,
     "demo": 452,
     "doctor": 1_412,
-    "engine": 5_800,
+    "engine": 5_809,
     "images": 2_055,
     "index": 14_645,
     "loader": 6_715,
