@@ -100,8 +100,8 @@ def write_files(folder: Path, kind: str, count: int) -> Path:
 def time_loader(
     open_data: Callable[[], Any], batch: int, count: int, seed: int, **options: Any
 ) -> tuple[float, list[int]]:
-    """Seconds of so many samples, from a new loader on, and their numbers. The data is opened again
-    for it: nothing of it is decoded yet."""
+    """Seconds that a new loader takes for so many samples, and their numbers. The data is opened
+    again, so that nothing of it is decoded yet."""
     data = open_data()
     began, numbers = time.perf_counter(), []
     with penstock.Loader(data, batch, seed=seed, **options) as loader:

@@ -65,7 +65,7 @@ class Bar(NamedTuple):
 
 
 def list_bars(panel: Panel) -> list[Bar]:
-    """The bars of a panel. The interval of the other one comes from those of two pairings."""
+    """The bars of a panel. The interval of a rival is made of the intervals of two pairings."""
     rows = {row["name"]: row for row in read_record(panel.record)["rows"]}
     base, other = rows[panel.base[1]], rows[panel.other[1]]
     return [

@@ -46,7 +46,7 @@ def test_the_page_is_what_the_command_writes() -> None:
 
 
 def test_the_figures_of_the_readme_are_what_the_command_writes() -> None:
-    """Of this tree, or left out; and the plot is drawn from the records."""
+    """Figures are of this tree, or left out; the plot is drawn from the records."""
     text = report.README.read_text()
     written = {report.insert_reasons(text, report.reasons_list(tree)) for tree in ("", None)}
     assert text in written

@@ -90,7 +90,7 @@ BUDGETS = {
     "doctor": 1_412,
     "engine": 5_809,
     "images": 2_055,
-    "index": 14_645,
+    "index": 14_648,
     "loader": 6_715,
     "order": 2_612,
     "penstock_bench": 13_050,

@@ -104,7 +104,7 @@ def write(folder: Path, kind: str, fields: dict[str, Array]) -> Path:
 
 @pytest.mark.parametrize("kind", ["npy", "npz", "h5", "zarr", "parquet"])
 def test_statistics_are_those_of_numpy(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """Of all formats, in small chunks; the same bits for 1, 2 and 5 threads."""
+    """Statistics of all formats, in small chunks, have the same bits for 1, 2 and 5 threads."""
     monkeypatch.setattr(limits, "lengths_batch_bytes", 1 << 14)
     monkeypatch.setattr(limits, "lengths_chunk_bytes", 1 << 16)
     monkeypatch.setattr(limits, "stats_block_numbers", 1 << 9)
@@ -243,7 +243,7 @@ def test_no_numbers_and_only_missing_ones(tmp_path: Path) -> None:
 
 
 def test_windows_count_as_samples_do(tmp_path: Path) -> None:
-    """What two windows share counts twice, and other windows have statistics of their own."""
+    """Numbers that two windows share count twice; other windows have statistics of their own."""
     numbers = draw("float32", 12)
     np.save(tmp_path / "x.npy", numbers)
     windows = penstock.open(tmp_path / "x.npy", window={0: 4}, stride={0: 2})
@@ -306,7 +306,7 @@ def test_statistics_of_another_version_or_damaged_ones_are_refused(tmp_path: Pat
 
 
 def test_data_that_changes_while_it_is_measured(tmp_path: Path) -> None:
-    """It is an error of the data, not of the file of statistics, and nothing is saved."""
+    """Data that changes is an error of the data, not of its statistics; nothing is saved."""
     np.save(tmp_path / "x.npy", np.ones((40, 3)))
     dataset = penstock.open(tmp_path / "x.npy")
     np.save(tmp_path / "x.npy", np.zeros((40, 4)))
@@ -352,7 +352,7 @@ penstock.open({str(path)!r}).stats(bins={bins}, threads=2, progress=end)
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """It shows rows and bins, and JSON with null for what is not there."""
+    """The command shows rows and bins, and JSON with null for what is not there."""
     numbers = draw("float32", 50)
     np.save(tmp_path / "x.npy", numbers)
     done = run_command("stats", tmp_path / "x.npy", "--by-axis", 0, "--bins", 5)

@@ -133,7 +133,7 @@ def test_rows_of_numpy(rows: Path, run: Callable[..., Said]) -> None:
 def test_more_samples_than_chunks(
     tmp_path: Path, run: Callable[..., Said], option: tuple[str, ...]
 ) -> None:
-    """Of data in compressed chunks what is probed are chunks, of which there are fewer."""
+    """The chunks of compressed data are probed, of which there are fewer than samples."""
     array = zarr.create_array(tmp_path / "a.zarr", shape=(200, 16), chunks=(50, 16), dtype="f4")
     array[...] = np.random.default_rng(0).normal(size=(200, 16))
     report = strict(run("doctor", tmp_path / "a.zarr", *option, "--json").out)

@@ -290,6 +290,29 @@ def test_arrays_of_two_grids(tmp_path: Path) -> None:
         penstock.open(tmp_path / "w.zarr", window={"time": 2}, index="memory")
 
 
+def test_a_target_with_the_name_of_an_array(tmp_path: Path) -> None:
+    """An array that is called as the target of another would be hidden by it: an error."""
+    group = zarr.open_group(tmp_path / "w.zarr", mode="w")
+    for name in ("x", "x_target"):
+        made = group.create_array(name, shape=(10,), dtype="f4", dimension_names=("time",))
+        made[...] = 1
+    options: dict[str, Any] = {"window": {"time": 2}, "target": {"time": (2, 3)}}
+    with pytest.raises(UsageError, match="'x_target', and an array is called so"):
+        penstock.open(tmp_path / "w.zarr", index="memory", **options)
+    dataset = penstock.open(tmp_path / "w.zarr", index="memory", fields=["x"], **options)
+    assert [field.name for field in dataset.fields] == ["x", "x_target"]
+
+
+def test_axes_that_are_renamed(weather: Path) -> None:
+    """A saved index is made anew when the names of axes change, which lie beside the array."""
+    penstock.open(weather, window={"time": 10}, fill=True)
+    for name in ("t2m", "land", "time", "lat"):
+        attributes = weather / name / ".zattrs"
+        attributes.write_text(attributes.read_text().replace("time", "hour"))
+    with pytest.raises(UsageError, match="no array has an axis 'time'"):
+        penstock.open(weather, window={"time": 10}, fill=True)
+
+
 def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
     """A chunk whose bytes were changed is an error of the step, and no other window has its
     place."""
@@ -312,6 +335,10 @@ def write_hours(folder: Path, hours: list[tuple[str, list[float], str]]) -> None
     """Write a file of hourly values for each name, with its times and their units."""
     for name, times, units in hours:
         with h5py.File(folder / name, "w") as file:
+            if not times:  # two values without a coordinate
+                file["x"] = np.zeros(2, "f4")
+                file["x"].dims[0].label = "time"
+                continue
             file["time"] = np.array(times)
             file["time"].attrs["units"] = units
             file["time"].make_scale("time")
@@ -353,6 +380,7 @@ def test_times_that_go_on(tmp_path: Path, hours: list[tuple[str, list[float], st
         ([("a.nc", [0, 1], SINCE), ("b.nc", [2, np.nan], SINCE)], "nan at 1"),
         ([("a.nc", [0, 2, 1], SINCE), ("b.nc", [3, 4], SINCE)], "another way before"),
         ([("a.nc", [0, 1], SINCE), ("b.nc", [0, 1], SINCE)], "does not go on behind"),
+        ([("a.nc", [0, 1], SINCE), ("b.nc", [], SINCE)], "1 of 2 files have the coordinate"),
     ],
 )
 def test_times_that_do_not_go_on(

@@ -148,8 +148,10 @@ def build(
         parts = {name: [one.parts[name] for one in contents] for name in contents[0].parts}
         for axis in {part[0].axes[0] for part in parts.values()}:
             spans = [content.spans[axis] for content in contents if axis in content.spans]
-            if len(spans) == len(files):
-                check_spans(axis, [files.path(number) for number in range(len(files))], spans)
+            if len(spans) not in (0, len(files)):
+                what = f"{len(spans):,} of {len(files):,} files have the coordinate {axis!r}"
+                raise FormatError(f"{files.path(0)}: {what}: write it into all, or into none")
+            check_spans(axis, [files.path(number) for number in range(len(spans))], spans)
         cut_fields, cut_layouts = _cut_parts(files, parts, WindowRequest(window, stride, target))
         return Index("hdf5", files, cut_fields, cut_layouts, sources)
     joined = [

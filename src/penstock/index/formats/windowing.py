@@ -193,7 +193,10 @@ def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> lis
     for name, array in arrays.items():
         fields.append(WindowField(name, name, lay_out(array, False)))
         if set(array.axes) & set(target):  # right behind it: its chunks are decoded then
-            fields.append(WindowField(f"{name}_target", name, lay_out(array, True)))
+            if (behind := f"{name}_target") in arrays:
+                what = f"{array.where}: its target would be {behind!r}, and an array is called so"
+                raise UsageError(f"{what}: choose arrays, or other names, by fields=")
+            fields.append(WindowField(behind, name, lay_out(array, True)))
     return fields
 
 

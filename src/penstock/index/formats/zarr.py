@@ -218,7 +218,11 @@ def _index_windows(
         )
         fields.append(field)
         layouts.append(layout)
-    sources = joined(files, store.stat(sorted({array.meta for array in arrays.values()})))
+    named_by = {array.meta for array in arrays.values()}
+    named_by |= {f"{meta.removesuffix('.zarray')}.zattrs" for meta in named_by if "zarray" in meta}
+    present = store.probe(unseen(store.root, sorted(named_by)))[1] == 0
+    read = [name for name, is_here in zip(sorted(named_by), present, strict=True) if is_here]
+    sources = joined(files, store.stat(read))
     if fill:
         folders = store.folders(sorted({array.name for array in arrays.values()}))
         sources = joined(folders, sources)
