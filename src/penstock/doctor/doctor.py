@@ -49,6 +49,7 @@ from .ceilings import (
     measure_writing,
     read_link_speed,
 )
+from .chunking import fit_arrays
 from .roofline import (
     DataProfile,
     Demand,
@@ -395,6 +396,9 @@ def _list_findings(
     yield from _examine_place(dataset.index.files.root, mount)
     yield _examine_files(dataset, machine)
     yield _examine_memory(dataset, machine, cached)
+    for fit in fit_arrays(dataset):
+        level: Level = "good" if fit.better is None else "warning"
+        yield Finding(level, f"chunks of {fit.name}", fit.describe())
     if read is not None and not read.cold and not is_url(dataset.index.files.root):
         says = "it could not be dropped from the page cache, so that storage was not measured"
         if mount is not None and mount.file_system in ("tmpfs", "ramfs"):

@@ -33,6 +33,7 @@ class WindowGrid:
     steps:   boxes along the axis; 1 where a box has all of it.
     every:   numbers from a box to the next along the axis: window n is at n // every % steps.
     count:   windows in all. An array without some of the axes has one box for many of them.
+    axes:    their names, for people.
     """
 
     shape: tuple[int, ...]
@@ -42,6 +43,7 @@ class WindowGrid:
     steps: tuple[int, ...]
     every: tuple[int, ...]
     count: int
+    axes: tuple[str, ...] = ()
 
     def find_origins(self, windows: Int) -> Int:
         """Return where windows start, int64 (windows, axes)."""
@@ -52,12 +54,13 @@ class WindowGrid:
         return origins
 
     def described(self) -> Description:
-        return {name: getattr(self, name) for name in (*_AXES, "count")}
+        return {name: getattr(self, name) for name in (*_AXES, "count", "axes")}
 
     @classmethod
     def rebuild(cls, described: Mapping[str, Any]) -> WindowGrid:
         axes = {name: tuple(map(int, described[name])) for name in _AXES}
-        return cls(**axes, count=int(described["count"]))
+        names = tuple(map(str, described.get("axes", ())))
+        return cls(**axes, count=int(described["count"]), axes=names)
 
     def find_flaw(self) -> str | None:
         columns = [getattr(self, name) for name in _AXES]

@@ -187,6 +187,7 @@ def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> lis
             tuple(steps.get(axis, 1) for axis in array.axes),
             tuple(every.get(axis, 1) for axis in array.axes),
             count,
+            array.axes,
         )
 
     fields = []
