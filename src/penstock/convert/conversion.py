@@ -131,7 +131,7 @@ def _check_source(source: Dataset) -> None:
     if any(field.parser is not None for field in source.index.fields):
         raise UsageError("source is opened with fields=: open it without, lines are written whole")
     if source.index.attributes:
-        raise UsageError("source has annotations, which no container holds: open its images alone")
+        raise UsageError("source has annotations or padding, held by no container: open it without")
 
 
 # -- what was asked for ----------------------------------------------------------------------------

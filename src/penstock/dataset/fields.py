@@ -23,7 +23,7 @@ from ..index.concat import JointChunks, split_by_part
 from ..index.fields import SUMS_FIELD, Field, find_damaged
 from ..index.formats.jsonl import build_line_error
 from ..index.json_fields import JsonFields, LineError
-from ..index.layout import Chunked, Windows
+from ..index.layout import Boxes, Chunked, Windows
 from ..index.nested import NestedError, unpack_rows
 from ..index.table import Index
 from ..index.vocabulary import find_foreign_token
@@ -139,7 +139,13 @@ def _derive_fields(index: Index, planned: StepPlan, fields: dict[str, Any]) -> d
             where = describe_row(index, planned, damaged)
             fault = f"the bytes do not have the checksum {sums[damaged]:#010x}"
             raise FormatError(f"{where}: {fault}: restore the file, or the cache's disk")
-    for field in index.fields:
+    for field, layout in zip(index.fields, index.layouts, strict=True):
+        if field.made_shape is not None:
+            assert isinstance(layout, Boxes | Windows)
+            rows, is_moved = fields[field.name], isinstance(layout, Boxes)
+            if layout.grid.fill:
+                rows = layout.grid.pad(planned.ids.view(np.int64), rows, is_moved)
+            fields[field.name] = rows.reshape(len(rows), *field.made_shape)
         if field.vocabulary and field.name in fields:
             check_vocabulary(index, field, fields[field.name], planned.ids, planned.step)
         if field.as_dtype is not None and field.name in fields:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ..errors import SidecarError, UsageError
 from ..extent import Int
 from .json_fields import Column
+from .windows import WindowGrid
 
 AttributeKind = Literal["numbers", "text", "json"]
 _KINDS = ("numbers", "text", "json")
@@ -131,10 +132,45 @@ class Attribute:
         return None
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class WindowMask(Attribute):
+    """Which elements of windows along one axis lie in the array: a function of their numbers.
+
+    grid:    of this axis alone.
+    values:  none, of the shape of one row.
+    """
+
+    grid: WindowGrid
+
+    @classmethod
+    def make(cls, name: str, grid: WindowGrid) -> WindowMask:
+        return cls(name, "numbers", np.empty((0, *grid.size), bool), grid=grid)
+
+    @property
+    def count(self) -> int:
+        return self.grid.count
+
+    def take(self, samples: Int) -> npt.NDArray[np.bool_]:
+        places = self.grid.find_origins(samples) + np.arange(self.grid.size[0])
+        return (places >= 0) & (places < self.grid.shape[0])
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "window": self.grid.described()}
+
+    def sections(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
+        return {}
+
+    def find_flaw(self, count: int) -> str | None:
+        has_axis = len(self.grid.shape) == 1 and self.count == count
+        return self.grid.find_flaw() if has_axis else f"{self.name!r} is not of {count:,} windows"
+
+
 def rebuild_attribute(
     described: Mapping[str, Any], prefix: str, sections: Mapping[str, npt.NDArray[Any]]
 ) -> Attribute:
     """Rebuild a saved attribute; builtin errors if it does not fit."""
+    if "window" in described:
+        return WindowMask.make(str(described["name"]), WindowGrid.rebuild(described["window"]))
     dtype, kind = np.dtype(str(described["dtype"])), described["kind"]
     shape = tuple(int(n) for n in described["shape"])
     ends = sections.get(f"{prefix}.ends")

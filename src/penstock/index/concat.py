@@ -258,11 +258,13 @@ def _join_field(
 ) -> tuple[Field, JointFiles | JointChunks]:
     """Join one field of all parts. What is compressed, or has several dtypes, is decoded."""
     coded = any(isinstance(layout, Chunked) for layout in layouts)
+    if any(field.made_shape is not None for field in fields) or any(
+        isinstance(layout, Windows) for layout in layouts
+    ):
+        what = f"field {fields[0].name!r} is windows that are decoded or padded, not mixed yet"
+        raise UsageError(f"{what}: give each its own loader, or whole windows of plain arrays")
     if not coded and len({field.dtype for field in fields}) == 1:
         return fields[0], JointFiles(layouts, first, first_file)
-    if any(isinstance(layout, Windows) for layout in layouts):
-        what = f"field {fields[0].name!r} is windows of an array in chunks, not mixed yet"
-        raise UsageError(f"{what}: give each its own loader, or write the array without filters")
     units = tuple(layout.chunks if isinstance(layout, Chunked) else layout for layout in layouts)
     first_unit = np.cumsum([0, *(unit.count for unit in units)], dtype=np.int64)
     field = replace(fields[0], codec=Codec("mixture"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Field:
     parser:    for lines of JSON: the fields that batches have in its place. It is not saved.
     vocabulary:  tokens that it may have, from 0 on; 0 if any. It is not saved.
     text:      "text" or "json" if the bytes are such, and batches have texts or parsed values.
+    made_shape:  shape in batches of windows that are padded, or lose an axis; else None.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Field:
     element: tuple[int, ...] = ()
     levels: tuple[int, ...] = ()
     vocabulary: int = 0
+    made_shape: tuple[int, ...] | None = None
 
     @property
     def nbytes(self) -> int | None:
@@ -75,6 +77,8 @@ class Field:
         """The fields that batches have of it: itself, or those that are parsed of its lines."""
         if self.text:
             return (Field(self.name, np.dtype("O" if self.text == "json" else "U"), ()),)
+        if self.made_shape is not None:
+            return (replace(self, shape=self.made_shape, made_shape=None),)
         if self.parser is None:
             return (self,)
         shape = {True: None, False: ()}

@@ -396,6 +396,8 @@ class Windows(Chunked):
         is_met = np.ones((len(samples), 1), bool)
         for axis, size in enumerate(self.grid.size):
             low, high = origins[:, axis], origins[:, axis] + (size - 1)
+            if self.grid.fill:  # one beyond the array meets the chunk that is nearest
+                low, high = (np.clip(end, 0, self.grid.shape[axis] - 1) for end in (low, high))
             if axis == 0:
                 low = np.searchsorted(self.first, low, side="right") - 1
                 high = np.searchsorted(self.first, high, side="right") - 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -89,6 +90,7 @@ class Index:
         derived = bool(self.attributes) or any(
             any((field.as_dtype, field.vocabulary, field.parser, field.text))
             or field.name == SUMS_FIELD
+            or field.made_shape is not None
             for field in self.fields
         )
         object.__setattr__(self, "has_derived_fields", derived)
@@ -315,6 +317,8 @@ def _hash_identity(index: Index) -> str:
             state.update(codec.encode())
         if field.text:
             state.update(f"text:{field.text};".encode())
+        if field.made_shape is not None:
+            state.update(f"made:{field.made_shape};".encode())
         if isinstance(layout, Boxes | Windows):
             state.update(json.dumps(layout.described(), sort_keys=True).encode())
         for name, values in layout.sections("", index.files).items():
@@ -373,6 +377,7 @@ def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any
                 **({} if same is None else {"chunks_of": same}),
                 **({"codec": [field.codec.name, dict(field.codec.options)]} if field.codec else {}),
                 **({"text": field.text} if field.text else {}),
+                **({} if field.made_shape is None else {"made": field.made_shape}),
             }
             for field, layout, same in zip(index.fields, index.layouts, shares, strict=True)
         ],
@@ -479,6 +484,7 @@ def _rebuild_field(described: Mapping[str, Any]) -> Field:
         text=str(described.get("text", "")),
         element=tuple(int(n) for n in described.get("element", ())),
         levels=tuple(int(width) for width in described.get("levels", ())),
+        made_shape=None if (made := described.get("made")) is None else tuple(map(int, made)),
     )
 
 
@@ -519,6 +525,12 @@ def _find_flaw(index: Index, count: int) -> str | None:
             return f"field {field.name!r} is nested, or decoded, as no field is"
         if flaw := layout.flaw(index.files):
             return flaw
+        if field.made_shape is not None and (
+            not isinstance(layout, Boxes | Windows)
+            or math.prod(layout.grid.size) != math.prod(field.made_shape)
+            or len(layout.grid.fill) not in (0, 2 * field.dtype.itemsize)
+        ):
+            return f"field {field.name!r} is not of the shape of its windows"
     return None
 
 

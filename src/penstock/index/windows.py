@@ -34,6 +34,8 @@ class WindowGrid:
     every:   numbers from a box to the next along the axis: window n is at n // every % steps.
     count:   windows in all. An array without some of the axes has one box for many of them.
     axes:    their names, for people.
+    fill:    the value, as hexadecimal bytes, that takes the place of elements beyond the array;
+             "" where all boxes lie in it.
     """
 
     shape: tuple[int, ...]
@@ -44,6 +46,12 @@ class WindowGrid:
     every: tuple[int, ...]
     count: int
     axes: tuple[str, ...] = ()
+    fill: str = ""
+
+    @property
+    def room(self) -> tuple[int, ...]:
+        """The most elements of a box that lie in the array."""
+        return tuple(map(min, self.size, self.shape))
 
     def find_origins(self, windows: Int) -> Int:
         """Return where windows start, int64 (windows, axes)."""
@@ -53,23 +61,54 @@ class WindowGrid:
             origins[:, axis] = self.start[axis] + at * np.int64(self.stride[axis])
         return origins
 
+    def find_read_origins(self, windows: Int) -> Int:
+        """Return where the boxes of `room` start that are read for windows: all in the array."""
+        origins = self.find_origins(windows)
+        return np.clip(origins, 0, np.subtract(self.shape, self.room)) if self.fill else origins
+
+    def pad(self, windows: Int, rows: npt.NDArray[Any], is_moved: bool) -> npt.NDArray[Any]:
+        """Return windows with the fill value where they lie beyond the array.
+
+        is_moved:  rows are boxes of `room` at `find_read_origins`; else windows at their places.
+        """
+        origins = self.find_origins(windows)
+        low = np.maximum(-origins, 0)
+        high = np.maximum(np.minimum(np.subtract(self.shape, origins), self.size), low)
+        beyond = np.flatnonzero(((low > 0) | (high < self.size)).any(axis=1))
+        if not len(beyond):
+            return rows
+        moved = origins - self.find_read_origins(windows) if is_moved else np.zeros_like(origins)
+        filled = rows
+        if is_moved:  # the rows are views of what was read
+            filled = np.empty((len(rows), *self.size), rows.dtype)
+            filled[tuple(map(slice, rows.shape))] = rows
+        value = np.frombuffer(bytes.fromhex(self.fill), rows.dtype)[0]
+        for row in beyond.tolist():
+            window = np.full(self.size, value, rows.dtype)
+            source = map(slice, low[row] + moved[row], high[row] + moved[row])
+            window[tuple(map(slice, low[row], high[row]))] = rows[row][tuple(source)]
+            filled[row] = window
+        return filled
+
     def described(self) -> Description:
-        return {name: getattr(self, name) for name in (*_AXES, "count", "axes")}
+        axes = {name: getattr(self, name) for name in (*_AXES, "count", "axes")}
+        return axes | ({"fill": self.fill} if self.fill else {})
 
     @classmethod
     def rebuild(cls, described: Mapping[str, Any]) -> WindowGrid:
         axes = {name: tuple(map(int, described[name])) for name in _AXES}
         names = tuple(map(str, described.get("axes", ())))
-        return cls(**axes, count=int(described["count"]), axes=names)
+        fill = bytes.fromhex(described.get("fill", "")).hex()
+        return cls(**axes, count=int(described["count"]), axes=names, fill=fill)
 
     def find_flaw(self) -> str | None:
         columns = [getattr(self, name) for name in _AXES]
         if self.count < 1 or not self.shape or len(set(map(len, columns))) > 1:
             return "windows have no axes"
         for shape, size, start, stride, steps, every in zip(*columns, strict=True):
-            if min(size, stride, steps, every) < 1 or start < 0:
+            if min(size, stride, steps, every) < 1 or start <= -size:
                 return "windows have no size"
-            if start + (steps - 1) * stride + size > shape:
+            if not self.fill and (start < 0 or start + (steps - 1) * stride + size > shape):
                 return "a window reaches beyond its array"
         return None
 
@@ -93,7 +132,7 @@ class Boxes:
 
     @property
     def row_bytes(self) -> int:
-        return math.prod(self.grid.size) * self.itemsize
+        return math.prod(self.grid.room) * self.itemsize
 
     @property
     def count(self) -> int:
@@ -112,7 +151,7 @@ class Boxes:
         return np.full(len(samples), self.row_bytes, np.int64)
 
     def pieces(self, samples: Int) -> tuple[Extents, Int | None]:
-        origins = self.grid.find_origins(samples)
+        origins = self.grid.find_read_origins(samples)
         rows, inside, length = _list_runs(self.grid, self.itemsize, len(self.base) > 1)
         row_bytes = math.prod(self.grid.shape[1:]) * self.itemsize
         strides = count_strides(self.grid.shape)
@@ -161,7 +200,7 @@ def _list_runs(grid: WindowGrid, itemsize: int, by_row: bool) -> tuple[Int, Int,
 
     by_row:  no run goes from a row to the next, where rows lie in several files.
     """
-    shape, size = grid.shape, grid.size
+    shape, size = grid.shape, grid.room
     cut = [axis for axis in range(len(shape)) if size[axis] != shape[axis]]
     last = max(cut[-1] if cut else 0, int(by_row and len(shape) > 1))
     strides = count_strides(shape)

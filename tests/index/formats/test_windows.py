@@ -21,6 +21,7 @@ from penstock.engine.object_store import open_bucket
 from penstock.errors import FormatError, MissingError, SidecarError, UsageError
 from penstock.index.layout import Boxes, Windows
 from penstock.index.table import Index
+from penstock.torch import DataLoader
 from tests.services import S3, environment, moto
 
 AXES = ("time", "lat", "lon")
@@ -53,14 +54,19 @@ def list_windows(
 
 
 def write(
-    folder: Path, kind: str, array: Array, chunk: tuple[int, ...], files: int
+    folder: Path, kind: str, array: Array, chunk: tuple[int, ...], files: int, fill: int = 0
 ) -> tuple[Any, dict[str, Any]]:
     """Write an array in a format, over some files; return what opens it, and further options."""
     if kind == "zarr":
         group = zarr.open_group(folder / "data.zarr", mode="w")
         names = AXES[: array.ndim]
         made = group.create_array(
-            "x", shape=array.shape, chunks=chunk, dtype=array.dtype, dimension_names=names
+            "x",
+            shape=array.shape,
+            chunks=chunk,
+            dtype=array.dtype,
+            dimension_names=names,
+            fill_value=fill,
         )
         made[...] = array
         return folder / "data.zarr", {"fill": True}
@@ -72,7 +78,7 @@ def write(
             continue
         with h5py.File(paths[-1], "w") as file:
             how = {} if not chunk else {"chunks": chunk, "compression": "gzip"}
-            dataset = file.create_dataset("x", data=part, **how)
+            dataset = file.create_dataset("x", data=part, fillvalue=fill, **how)
             for axis, name in enumerate(AXES[: array.ndim]):
                 dataset.dims[axis].label = name
     return paths, {} if kind == "npy" else {"isolate": False}
@@ -157,6 +163,121 @@ def test_every_window_once_in_any_world(
             np.testing.assert_array_equal(ids, ids_again)
             np.testing.assert_array_equal(rows, rows_again)
     assert sorted(came) == list(range(len(expected)))
+
+
+@st.composite
+def padded_cuts(draw: st.DrawFn) -> dict[str, Any]:
+    """An array, its chunks, and windows with halos that may go beyond it."""
+    shape = tuple(draw(st.lists(st.integers(1, 8), min_size=1, max_size=3)))
+    axes = sorted(draw(st.sets(st.sampled_from(range(len(shape))))) | {0})
+    drop = draw(st.sampled_from(["pad", "partial"]))
+    most = {axis: shape[axis] if drop == "partial" else 11 for axis in axes}
+    low = draw(st.integers(-min(3, shape[0] - 1), 4))
+    window = {axis: draw(st.integers(1, most[axis])) for axis in axes}
+    high = low + draw(st.integers(1, 5))
+    if drop == "partial" and max(0, -low) + max(window[0], high) > shape[0]:
+        low, high = 0, 1
+    return {
+        "shape": shape,
+        "chunk": tuple(draw(st.integers(1, size)) for size in shape),
+        "window": window,
+        "stride": {axis: draw(st.integers(1, 9)) for axis in axes if draw(st.booleans())},
+        "halo": {axis: draw(st.integers(0, 4)) for axis in axes if draw(st.booleans())},
+        "target": (low, high),
+        "drop": drop,
+        "files": draw(st.integers(1, min(3, shape[0]))),
+        "kind": draw(st.sampled_from(["npy", "zarr", "h5", "contiguous h5"])),
+    }
+
+
+def list_padded(
+    array: Array, fill: int, cut: dict[str, Any]
+) -> list[tuple[Array, Array, dict[str, Array]]]:
+    """All windows, their targets along the first axis, and which places of each axis are real, by
+    slices of an array with wide margins: the oracle."""
+    margin = 40
+    wide = np.pad(array, margin, constant_values=fill)
+    low, high = cut["target"]
+    before = max(0, -low)
+    spans: list[list[int]] = []
+    for axis, length in enumerate(array.shape):
+        size = cut["window"].get(axis, length)
+        first, reach = (before, before + max(size, high)) if axis == 0 else (0, size)
+        starts = []
+        for start in range(first, length, cut["stride"].get(axis, size)):
+            is_whole = start - first + reach <= length
+            if is_whole or (
+                cut["drop"] == "pad" and (not starts or starts[-1] - first + reach < length)
+            ):
+                starts.append(start)
+        spans.append(starts)
+    windows = []
+    for origin in itertools.product(*spans):
+        box, behind, valid = [], [], {}
+        for axis, start in enumerate(origin):
+            size = cut["window"].get(axis, array.shape[axis])
+            halo = cut["halo"].get(axis, 0)
+            ends = (low, high) if axis == 0 else (0, size)
+            box.append(slice(margin + start - halo, margin + start + size + halo))
+            behind.append(slice(margin + start + ends[0], margin + start + ends[1]))
+            for name, part in (("valid", box), ("valid_target", behind)):
+                places = np.arange(part[-1].start, part[-1].stop) - margin
+                valid[f"{axis}_{name}"] = (places >= 0) & (places < array.shape[axis])
+        windows.append((wide[tuple(box)], wide[tuple(behind)], valid))
+    return windows
+
+
+@given(cut=padded_cuts())
+def test_windows_beyond_the_array(
+    cut: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """What lies beyond the array is its fill value, and marked; the grid counts no halo; and a
+    selection, a saved index and the loader give the same."""
+    folder = tmp_path_factory.mktemp("padded")
+    array = np.random.default_rng(0).integers(1, 1 << 30, cut["shape"]).astype(">i4")
+    kind, _, plain = cut["kind"].rpartition(" ")[::-1]
+    chunk = () if plain else cut["chunk"]
+    if chunk and kind == "h5":
+        size = min(len(part) for part in np.array_split(array, cut["files"]))
+        chunk = (min(chunk[0], size), *chunk[1:])
+    fill = 0 if kind == "npy" else -7
+    path, more = write(folder, kind, array, chunk, cut["files"], fill)
+    named = (lambda axis: axis) if kind == "npy" else (lambda axis: AXES[axis])
+    options = {
+        name: {named(axis): size for axis, size in cut[name].items()} or None
+        for name in ("window", "stride", "halo")
+    }
+    more |= {"drop": cut["drop"], "target": {named(0): cut["target"]}}
+    made = penstock.open(path, index="memory", **options, **more)
+    saved = tmp_path_factory.mktemp("saved") / "index"
+    made.index.save(saved)
+    dataset = penstock.open(path, index=saved, **options, **more)
+    assert dataset.fingerprint == made.fingerprint
+    name = "data" if kind == "npy" else "x"
+    expected = list_padded(array, fill, cut)
+    assert len(dataset) == len(expected)
+    shapes = {field.name: field.shape for field in dataset.fields}
+    came = set()
+    for batch in penstock.Loader(dataset, 3, seed=1):
+        for row, number in enumerate(batch.ids.tolist()):
+            window, target, valid = expected[number]
+            np.testing.assert_array_equal(batch[name][row], window)
+            np.testing.assert_array_equal(batch[f"{name}_target"][row], target)
+            came.add(number)
+            for axis in cut["window"]:
+                for which in ("valid", "valid_target"):
+                    mask = f"{named(axis)}_{which}"
+                    if mask in batch:
+                        np.testing.assert_array_equal(batch[mask][row], valid[f"{axis}_{which}"])
+                        assert shapes[mask] == batch[mask].shape[1:]
+                    elif not valid[f"{axis}_{which}"].all():  # padding is always marked
+                        assert which == "valid_target"
+                        same = batch[f"{named(axis)}_valid"][row]
+                        np.testing.assert_array_equal(same, valid[f"{axis}_{which}"])
+        assert batch[name].dtype.kind == "i"
+        assert batch[name].shape[1:] == shapes[name]
+    assert came == set(range(len(expected)))
+    np.testing.assert_array_equal(dataset[len(expected) - 1][name], expected[-1][0])
 
 
 @pytest.fixture
@@ -266,6 +387,16 @@ def test_other_windows_are_other_data(weather: Path, tmp_path: Path) -> None:
         ({"window": {"time": 2}, "target": {"time": [3, 3]}}, UsageError, ["target", "(3, 3)"]),
         ({"window": {"time": 2}, "sample": "file"}, UsageError, ["sample=", "window="]),
         ({"stride": {"time": 2}}, UsageError, ["stride=", "window="]),
+        ({"halo": {"time": 2}}, UsageError, ["halo=", "window="]),
+        ({"window": {"time": 2}, "halo": {"time": -1}}, UsageError, ["halo", "-1"]),
+        ({"window": {"time": 2}, "halo": {"lat": 1}}, UsageError, ["'lat'", "window="]),
+        ({"window": {"time": 2}, "drop": "last"}, UsageError, ["drop", "'partial' or 'pad'"]),
+        ({"window": {"time": 41}}, UsageError, ["drop='pad'"]),
+        (
+            {"window": {"time": 2}, "target": {"time": [-40, 0]}, "drop": "pad"},
+            UsageError,
+            ["fewer than", "give less"],
+        ),
         ({"window": {"time": 2}, "fields": ["t2m", "wind"]}, FormatError, ["wind"]),
     ],
 )
@@ -297,7 +428,7 @@ def test_a_target_with_the_name_of_an_array(tmp_path: Path) -> None:
         made = group.create_array(name, shape=(10,), dtype="f4", dimension_names=("time",))
         made[...] = 1
     options: dict[str, Any] = {"window": {"time": 2}, "target": {"time": (2, 3)}}
-    with pytest.raises(UsageError, match="'x_target', and an array is called so"):
+    with pytest.raises(UsageError, match="two fields of .* would be 'x_target'"):
         penstock.open(tmp_path / "w.zarr", index="memory", **options)
     dataset = penstock.open(tmp_path / "w.zarr", index="memory", fields=["x"], **options)
     assert [field.name for field in dataset.fields] == ["x", "x_target"]
@@ -425,6 +556,57 @@ def test_a_saved_index_that_leads_beyond_the_array(
     )
     with pytest.raises(SidecarError):
         Index.load(saved)
+
+
+@pytest.mark.parametrize("change", [{"start": (-10,)}, {"fill": "00"}, {"size": (4,)}])
+def test_a_damaged_index_of_padded_windows(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Windows that have no place in the array, or no fill value of its type, are refused."""
+    np.save(tmp_path / "a.npy", np.arange(42.0))
+    dataset = penstock.open(tmp_path / "a.npy", index="memory", window={0: 10}, drop="pad")
+    (layout,) = dataset.index.layouts
+    assert isinstance(layout, Boxes)
+    dataset.index.save(tmp_path / "saved.penstock")
+    assert len(Index.load(tmp_path / "saved.penstock")) == 5
+    damaged = replace(layout, grid=replace(layout.grid, **change))
+    replace(dataset.index, layouts=(damaged,)).save(tmp_path / "saved.penstock")
+    with pytest.raises(SidecarError):
+        Index.load(tmp_path / "saved.penstock")
+
+
+def number_sample(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "number": sample["__id__"]}
+
+
+@pytest.mark.parametrize("kind", ["npy", "zarr", "contiguous h5"])
+def test_padded_windows_in_workers_caches_and_selections(tmp_path: Path, kind: str) -> None:
+    """However windows come, what lies beyond the array is filled up once; they are not mixed."""
+    array = np.random.default_rng(0).integers(1, 99, (23, 7)).astype("f4")
+    path, more = write(tmp_path, kind.split()[-1], array, () if " " in kind else (5, 3), 1, fill=5)
+    path = path[0] if isinstance(path, list) else path
+    time, name = (0, "data") if kind == "npy" else ("time", "x")
+    dataset = penstock.open(path, window={time: 6}, halo={time: 3}, drop="pad", **more)
+    wide = np.pad(array, ((3, 40), (0, 0)), constant_values=0 if kind == "npy" else 5)
+    expected = [wide[start : start + 12] for start in range(0, 23, 6)]
+    assert len(dataset) == 4
+    selected, more = dataset.select([0, 3]), {"batch_size": 2, "seed": 0, "decode": number_sample}
+    loaders: list[Any] = [
+        penstock.Loader(selected, **more),
+        DataLoader(selected, num_workers=2, workers="processes", shuffle=True, **more),
+    ]
+    if kind != "zarr":
+        cache = penstock.Cache(ram_bytes=1 << 20)
+        loaders.append(penstock.Loader(selected, cache=cache, **more))
+    for loader in loaders:
+        for _ in range(2):
+            for batch in loader:
+                for row, number in enumerate(np.asarray(batch["number"]).tolist()):
+                    np.testing.assert_array_equal(batch[name][row], expected[number])
+                    real = np.arange(12) + number * 6 - 3
+                    valid = (real >= 0) & (real < 23)
+                    np.testing.assert_array_equal(batch[f"{time}_valid"][row], valid)
+        loader.close()
+    with pytest.raises(UsageError, match="not mixed yet"):
+        penstock.mix([(dataset, 1), (dataset, 1)])
 
 
 def test_windows_of_a_bucket(weather: Path) -> None:

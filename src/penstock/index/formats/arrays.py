@@ -40,15 +40,7 @@ from . import options
 from .chunk_grid import check_reading, lay_out_whole
 from .sandbox import BlockFile
 from .shards import Columns, Scan, number_first
-from .windowing import (
-    NamedArray,
-    Sizes,
-    Targets,
-    WindowRequest,
-    cut_windows,
-    lay_out_boxes,
-    name_axes,
-)
+from .windowing import PlainRows, WindowRequest, build_index, cut_windows, name_array
 
 MAGIC = b"\x93NUMPY"
 _HEAD_BYTES = 12 + 10_000
@@ -66,9 +58,7 @@ class NpyHeader(NamedTuple):
 def build_npy(
     scan: Scan,
     sample: str | None = None,
-    window: Sizes = None,
-    stride: Sizes = None,
-    target: Targets = None,
+    **windows: Any,
 ) -> Index:
     """The index of the rows of one array, or of several of one row shape, file after file; or of
     the windows of all these rows."""
@@ -95,13 +85,11 @@ def build_npy(
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no samples: its shape is {headers[0].shape}")
     base = np.array([header.data_offset for header in headers], np.int64)
-    if window is not None:
+    if windows:
         shape = (int(first[-1]), *headers[0].shape[1:])
-        array = NamedArray(files.path(0), shape, name_axes(None, len(shape)))
-        cuts = cut_windows({"data": array}, WindowRequest(window, stride, target))
-        laid_out = [lay_out_boxes(cut, field.dtype, first, base) for cut in cuts]
-        fields, layouts = zip(*laid_out, strict=True)
-        return Index("npy", files, fields, layouts, sources)
+        arrays = {"data": name_array(files.path(0), shape, field.dtype)}
+        cut = cut_windows(arrays, WindowRequest(**windows))
+        return build_index("npy", files, sources, arrays, cut, {"data": PlainRows(first, base)})
     check_reading(files, sample, {"data": [header.shape for header in headers]})
     return Index("npy", files, (field,), (Fixed(first, base, field.nbytes),), sources)
 

@@ -14,8 +14,8 @@ Options:
     sample    "file": each file is a sample, and a dataset as a whole is its field; "row": the first
               axis counts the samples. Of several files which one is meant has to be said, unless
               each has one row, or labels say it by being as many as rows.
-    window, stride, target   see `windowing`; axes have the names of the dimension scales, as in
-              NetCDF-4, or of the labels. By default all datasets that have one of the window's
+    window    and the other options of `windowing`; axes have the names of the dimension scales, as
+              in NetCDF-4, or of the labels. By default all datasets that have one of the window's
               axes, but coordinates. The first axis goes on from file to file.
     isolate   False: h5py is called in this process. By default another process is started for it,
               which takes half a second once, because damaged files can crash h5py's C library. A
@@ -42,7 +42,7 @@ from ...engine.store import StoreFile
 from ...errors import FormatError, PenstockError, UsageError, missing_library
 from ...extent import Files, Int
 from ..fields import Codec, Field
-from ..layout import Chunked, Fixed, Layout, RowTable
+from ..layout import Chunked, Fixed, Layout
 from ..table import Index
 from . import options
 from .chunk_grid import (
@@ -58,18 +58,16 @@ from .chunk_grid import (
 from .sandbox import BlockFile, Sandbox
 from .shards import Scan, number_first
 from .windowing import (
+    ArrayChunks,
     CoordinateSpan,
     NamedArray,
-    Sizes,
-    Targets,
+    PlainRows,
     WindowRequest,
+    build_index,
     check_spans,
     cut_windows,
     find_edges,
     is_coordinate,
-    lay_out_boxes,
-    lay_out_chunks,
-    list_chunks,
     measure_span,
     name_axes,
 )
@@ -84,7 +82,8 @@ _INFLATED_MAX = 1100
 class Hdf5Part:
     """One dataset of one file; `variant` and `masks` as in `penstock.index.codecs`.
 
-    grid, axes:  where windows are cut: the chunks, and the names of the axes.
+    grid, axes, fill:  where windows are cut: the chunks, the names of the axes, and the fill value
+                       in hexadecimal.
     """
 
     field: Field
@@ -93,6 +92,7 @@ class Hdf5Part:
     masks: Sequence[tuple[int, int, int]] = ()
     grid: ChunkGrid | None = None
     axes: tuple[str, ...] = ()
+    fill: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -117,9 +117,7 @@ def build(
     fill: bool = False,
     isolate: bool = True,
     sample: str | None = None,
-    window: Sizes = None,
-    stride: Sizes = None,
-    target: Targets = None,
+    **windows: Any,
 ) -> Index:
     """The index of all rows, file after file; of the files; or of the windows of all rows."""
     if importlib.util.find_spec("h5py") is None:
@@ -131,7 +129,7 @@ def build(
     with Sandbox("the HDF5 library") as apart:
 
         def parse(_: int, source: StoreFile) -> Hdf5Content:
-            whole, cut = sample == "file", None if window is None else list(window)
+            whole, cut = sample == "file", list(windows["window"]) if windows else None
             if isolate:
                 return apart.call(source, _parse_file, asked, label, fill, whole, cut)
             return _parse_file(source, asked, label, fill, whole, cut)
@@ -144,7 +142,7 @@ def build(
             len(contents),
         ):
             raise FormatError(f"{files.path(number)} holds other datasets than {files.path(0)}")
-    if window is not None:
+    if windows:
         parts = {name: [one.parts[name] for one in contents] for name in contents[0].parts}
         for axis in {part[0].axes[0] for part in parts.values()}:
             spans = [content.spans[axis] for content in contents if axis in content.spans]
@@ -152,8 +150,7 @@ def build(
                 what = f"{len(spans):,} of {len(files):,} files have the coordinate {axis!r}"
                 raise FormatError(f"{files.path(0)}: {what}: write it into all, or into none")
             check_spans(axis, [files.path(number) for number in range(len(spans))], spans)
-        cut_fields, cut_layouts = _cut_parts(files, parts, WindowRequest(window, stride, target))
-        return Index("hdf5", files, cut_fields, cut_layouts, sources)
+        return _cut_parts(files, sources, parts, WindowRequest(**windows))
     joined = [
         _join_parts(name, [content.parts[name] for content in contents], files)
         for name in contents[0].parts
@@ -207,57 +204,46 @@ def _chain_variants(parts: Sequence[Hdf5Part], counts: Sequence[int]) -> dict[st
 
 
 def _cut_parts(
-    files: Files, parts: Mapping[str, list[Hdf5Part]], request: WindowRequest
-) -> tuple[tuple[Field, ...], tuple[Layout, ...]]:
+    files: Files, sources: Files, parts: Mapping[str, list[Hdf5Part]], request: WindowRequest
+) -> Index:
     """Cut datasets, whose first axes go on from file to file, into windows."""
     arrays = {}
+    stored: dict[str, PlainRows | ArrayChunks] = {}
     for name, chain in parts.items():
-        first, rows = chain[0], 0
+        first, dtype = chain[0], chain[0].field.dtype
         for number, part in enumerate(chain):
             if _describe_part(part) != _describe_part(first):
                 what = f"{files.path(number)}: {name!r} is unlike that of {files.path(0)}"
                 raise FormatError(f"{what}: choose others by fields=")
-            rows += part.layout.count
         where = f"{files.path(0)}, dataset {name!r}"
         if len(chain) > 1 and first.axes[0] not in request.window:
             what = f"{where} and {len(chain) - 1:,} more files go on along {first.axes[0]!r}"
             raise UsageError(f"{what}: give it in window=, or open one file")
-        arrays[name] = NamedArray(where, (rows, *first.shape), first.axes)
-    fields: list[Field] = []
-    layouts: list[Layout] = []
-    tables: dict[str, RowTable] = {}  # one for all fields of a dataset
-    field: Field
-    layout: Layout
-    for cut in cut_windows(arrays, request):
-        chain = parts[cut.array]
-        dtype, grids = chain[0].field.dtype, [part.grid for part in chain if part.grid is not None]
+        shape = sum(part.layout.count for part in chain), *first.shape
+        arrays[name] = NamedArray(where, shape, first.axes, dtype, first.fill)
+        grids = [part.grid for part in chain if part.grid is not None]
         if len(grids) not in (0, len(chain)):
-            raise FormatError(f"{files.path(0)}: {cut.array!r} is in chunks in some files alone")
+            raise FormatError(f"{files.path(0)}: {name!r} is in chunks in some files alone")
         if not grids:
             plain = [part.layout for part in chain if isinstance(part.layout, Fixed)]
             base = np.concatenate([one.base for one in plain])
-            first_row = number_first([one.count for one in plain])
-            field, layout = lay_out_boxes(cut, dtype, first_row, base)
-        else:
-            shape = arrays[cut.array].shape
-            chained = [
-                np.concatenate([grid.file + np.uint32(n) for n, grid in enumerate(grids)]),
-                np.concatenate([grid.offset for grid in grids]),
-                np.concatenate([grid.length for grid in grids]),
-            ]
-            whole = ChunkGrid(shape, grids[0].chunk, dtype.itemsize, *chained)
-            chunks = tables.setdefault(cut.array, list_chunks(whole))
-            edges = number_first(np.concatenate([np.diff(find_edges(grid)) for grid in grids]))
-            codec = Codec("hdf5", _chain_variants(chain, [len(grid.offset) for grid in grids]))
-            field, layout = lay_out_chunks(cut, dtype, whole, chunks, edges, codec)
-        fields.append(field)
-        layouts.append(layout)
-    return tuple(fields), tuple(layouts)
+            stored[name] = PlainRows(number_first([one.count for one in plain]), base)
+            continue
+        chained = [
+            np.concatenate([grid.file + np.uint32(n) for n, grid in enumerate(grids)]),
+            np.concatenate([grid.offset for grid in grids]),
+            np.concatenate([grid.length for grid in grids]),
+        ]
+        whole = ChunkGrid(shape, grids[0].chunk, dtype.itemsize, *chained)
+        edges = number_first(np.concatenate([np.diff(find_edges(grid)) for grid in grids]))
+        codec = Codec("hdf5", _chain_variants(chain, [len(grid.offset) for grid in grids]))
+        stored[name] = ArrayChunks.list(whole, codec, edges)
+    return build_index("hdf5", files, sources, arrays, cut_windows(arrays, request), stored)
 
 
 def _describe_part(part: Hdf5Part) -> tuple[Any, ...]:
     """Describe what all files have alike, of which windows are cut."""
-    return part.field.dtype, part.shape, part.axes, part.grid and part.grid.chunk
+    return part.field.dtype, part.shape, part.axes, part.fill, part.grid and part.grid.chunk
 
 
 # -- one file --------------------------------------------------------------------------------------
@@ -350,7 +336,8 @@ def _parse_cut(
         if chooses and (is_coordinate(where, axes) or not set(axes) & set(cut)):
             continue
         part = _lay_out_dataset(source, dataset, where, bias, fill, False, True)
-        parts[name] = replace(part, field=replace(part.field, name=name), axes=axes)
+        value = np.asarray(dataset.fillvalue, part.field.dtype).tobytes().hex()
+        parts[name] = replace(part, field=replace(part.field, name=name), axes=axes, fill=value)
     if not parts:
         known = {where: _list_axes(where, _find_dataset(source, file, where)) for where in named}
         what = f"{source.path} has no dataset with an axis {', '.join(map(repr, cut))}"

@@ -128,6 +128,8 @@ def normalize_windows(options: Mapping[str, Any], **checks: Check) -> dict[str, 
         "window": check_sizes,
         "stride": check_sizes,
         "target": check_target,
+        "halo": check_sizes,
+        "drop": one_of("partial", "pad"),
     }
     canonical = normalize(options, **checks, **of_windows)
     if "window" not in canonical:
@@ -140,10 +142,11 @@ def normalize_windows(options: Mapping[str, Any], **checks: Check) -> dict[str, 
 
 
 def check_sizes(name: str, value: Any) -> dict[str, int]:
-    """Check the option `window` or `stride`, and return it by names of axes."""
+    """Check the option `window`, `stride` or `halo`, and return it by names of axes."""
     if not isinstance(value, Mapping) or not value:
         raise UsageError(f"{name} is {value!r:.100}: give {{axis: elements}}")
-    return {_name_axis(name, axis): check_whole(name, size, 1) for axis, size in value.items()}
+    least = 0 if name == "halo" else 1
+    return {_name_axis(name, axis): check_whole(name, size, least) for axis, size in value.items()}
 
 
 def check_target(name: str, value: Any) -> dict[str, list[int]]:

@@ -94,7 +94,7 @@ class Format:
         return bool(self.load(self.sniff)(head, name))
 
 
-_WINDOW = ("window", "stride", "target")
+_WINDOW = ("window", "stride", "target", "halo", "drop")
 _ANYWHERE: tuple[Kind, ...] = ("file", "folder", "pattern")
 
 FORMATS: dict[str, Format] = {
@@ -287,17 +287,7 @@ FORMATS: dict[str, Format] = {
             "hdf5",
             "HDF5; a dataset is a field, its first axis counts the samples (needs h5py)",
             _ANYWHERE,
-            (
-                "dataset",
-                "fields",
-                "label",
-                "fill",
-                "isolate",
-                "sample",
-                "window",
-                "stride",
-                "target",
-            ),
+            ("dataset", "fields", "label", "fill", "isolate", "sample", *_WINDOW),
             "options.normalize_arrays",
             # a user block of 512, 1024 or 2048 bytes may come first
             magic=tuple((at, b"\x89HDF\r\n\x1a\n") for at in (0, 512, 1024, 2048)),

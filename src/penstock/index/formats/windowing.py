@@ -1,13 +1,19 @@
-"""Windows of arrays: which boxes the options `window`, `stride` and `target` ask of which axes.
+"""Windows of arrays: which boxes the options `window`, `stride` and others ask of which axes.
 
     window   {axis: elements}: a sample is a box of so many elements along these axes, and all of
              the others. An axis has the name that the file gives it; where it gives none, a number.
     stride   {axis: elements} from a window to the next; by default the window's own.
     target   {axis: (first, end)}: a second box, a field "<name>_target", from `first` to `end`
              elements behind the start of the window: (12, 18) follows a window of 12.
+    halo     {axis: elements}: so many more on both sides of the window. They do not count for
+             strides and targets, and are padded at the ends of the array.
+    drop     "partial": only whole windows, with their targets, are samples; what is left at the end
+             of an axis is in none. "pad": one more window, that is padded, has the rest.
 
-Only whole windows are samples: what is left at the end of an axis is in none. An array that has
-some of the axes alone, such as a mask of places, is cut along those, and repeats along the others.
+What lies beyond an array is its fill value, or 0. A field "<axis>_valid" tells for each place of a
+window along a padded axis whether the array has it, "<axis>_valid_target" where the target is at
+other places. An array that has some of the axes alone, such as a mask of places, is cut along
+those, and repeats along the others.
 """
 
 from __future__ import annotations
@@ -23,9 +29,11 @@ import numpy.typing as npt
 
 from ... import limits
 from ...errors import FormatError, UsageError
-from ...extent import Int
+from ...extent import Files, Int
+from ..attributes import WindowMask
 from ..fields import Codec, Field
 from ..layout import Boxes, Layout, RowTable, Windows
+from ..table import Index
 from ..windows import WindowGrid
 from .chunk_grid import ChunkGrid
 
@@ -37,8 +45,10 @@ class WindowRequest(NamedTuple):
     """Windows that were asked for; see the module."""
 
     window: Mapping[str, int]
-    stride: Sizes = None
-    target: Targets = None
+    stride: Mapping[str, int] = {}
+    target: Mapping[str, Sequence[int]] = {}
+    halo: Mapping[str, int] = {}
+    drop: str = "partial"
 
 
 class NamedArray(NamedTuple):
@@ -46,11 +56,44 @@ class NamedArray(NamedTuple):
 
     where:  its place, for messages.
     axes:   name of each axis, or its number.
+    fill:   its fill value, as hexadecimal bytes.
     """
 
     where: str
     shape: tuple[int, ...]
     axes: tuple[str, ...]
+    dtype: np.dtype[Any]
+    fill: str
+
+
+class PlainRows(NamedTuple):
+    """Rows of an array that is stored as it is; see `Boxes`."""
+
+    first: Int
+    base: Int
+
+
+class ArrayChunks(NamedTuple):
+    """Chunks of an array, in C order.
+
+    table:  one for all fields of an array: each chunk is decoded once for all.
+    edges:  the first row of each row of chunks, and the end.
+    shape:  of a chunk.
+    codec:  of single chunks.
+    """
+
+    table: RowTable
+    edges: Int
+    shape: tuple[int, ...]
+    codec: Codec
+
+    @classmethod
+    def list(cls, grid: ChunkGrid, codec: Codec, edges: Int | None = None) -> ArrayChunks:
+        """List the chunks of an array; an absent one has no bytes."""
+        table = RowTable(
+            grid.file, np.where(grid.length < 0, 0, grid.offset), np.maximum(grid.length, 0)
+        )
+        return cls(table, find_edges(grid) if edges is None else edges, grid.chunk, codec)
 
 
 class WindowField(NamedTuple):
@@ -61,10 +104,22 @@ class WindowField(NamedTuple):
     grid: WindowGrid
 
 
+class WindowCut(NamedTuple):
+    """The fields of windows, of equally many windows each."""
+
+    fields: list[WindowField]
+    masks: list[WindowMask]
+
+
 def name_axes(names: Sequence[str | None] | None, axes: int) -> tuple[str, ...]:
     """Name the axes of an array: those without a name of their own by number."""
     given = [None] * axes if names is None or len(names) != axes else names
     return tuple(name or str(axis) for axis, name in enumerate(given))
+
+
+def name_array(where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NamedArray:
+    """Return an array whose file names no axes, and has no fill value, as windows see it."""
+    return NamedArray(where, shape, name_axes(None, len(shape)), dtype, bytes(dtype.itemsize).hex())
 
 
 def is_coordinate(name: str, axes: Sequence[str]) -> bool:
@@ -127,8 +182,8 @@ def check_spans(axis: str, paths: Sequence[str], spans: Sequence[CoordinateSpan]
             raise FormatError(f"{what}: open the files of each side by themselves")
 
 
-def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> list[WindowField]:
-    """Cut arrays into windows: the fields, of equally many windows each.
+def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> WindowCut:
+    """Cut arrays into windows.
 
     Windows are numbered in C order of the axes, as the array has them that has most of them.
 
@@ -143,94 +198,105 @@ def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> lis
                 what = f"{array.where} has {size:,} elements along {axis!r}, and {where} {known:,}"
                 raise FormatError(f"{what}: choose arrays of one grid by fields=")
     named = ", ".join(f"{axis!r} ({size:,})" for axis, (size, _) in lengths.items())
-    stride, target = request.stride or {}, request.target or {}
-    for option, given in (("window", request.window), ("stride", stride), ("target", target)):
-        for axis in given:
+    window, stride, target, halo, drop = request
+    for option in ("window", "stride", "target", "halo"):
+        for axis in getattr(request, option):
             if axis not in lengths:
                 raise UsageError(f"{option}: no array has an axis {axis!r}, but {named}")
-            if axis not in request.window:
+            if axis not in window:
                 raise UsageError(f"{option} has the axis {axis!r}, and window= has not: add it")
     steps: dict[str, int] = {}
     every: dict[str, int] = {}
-    before = {axis: max(0, -int(target.get(axis, (0,))[0])) for axis in request.window}
-    for axis in (axis for axis in lengths if axis in request.window):
+    before = {axis: max(0, -int(target.get(axis, (0,))[0])) for axis in window}
+    for axis in (axis for axis in lengths if axis in window):
         length, where = lengths[axis]
-        size = request.window[axis]
+        size, step = window[axis], stride.get(axis, window[axis])
         reach = before[axis] + max(size, int(target.get(axis, (0, 0))[1]))
-        if reach > length:
+        if (reach if drop == "partial" else before[axis] + 1) > length:
             more = f", with its target {reach:,}" if reach > size else ""
             what = f"a window of {size:,} along {axis!r}{more}"
-            raise UsageError(f"{where} has {length:,} elements, fewer than {what}: give less")
-        steps[axis] = (length - reach) // stride.get(axis, size) + 1
+            remedy = "give less" if drop == "pad" else "give less, or drop='pad'"
+            raise UsageError(f"{where} has {length:,} elements, fewer than {what}: {remedy}")
+        steps[axis] = (length - reach) // step + 1
+        if drop == "pad":  # up to the first that has the last element, if one begins in the array
+            steps[axis] = (
+                min(max(0, -(-(length - reach) // step)), (length - before[axis] - 1) // step) + 1
+            )
     count = 1
     for axis in reversed(steps):
         every[axis], count = count, count * steps[axis]
     if count > limits.order_count_max:
         raise UsageError(f"there would be {count:,} windows: give larger strides")
 
+    def find_span(axis: str, length: int, is_target: bool) -> tuple[int, int]:
+        """Return the place and the end of a box along an axis, from the start of the window."""
+        if axis not in window:
+            return 0, length
+        if is_target:
+            low, high = target.get(axis, (0, window[axis]))
+            return int(low), int(high)
+        return -halo.get(axis, 0), window[axis] + halo.get(axis, 0)
+
     def lay_out(array: NamedArray, is_target: bool) -> WindowGrid:
-        size, start = list(array.shape), [0] * len(array.shape)
-        for number, axis in enumerate(array.axes):
-            if axis in request.window:
-                low, high = 0, request.window[axis]
-                if is_target and axis in target:
-                    low, high = target[axis]
-                size[number], start[number] = high - low, before[axis] + low
-        strides = [
-            stride.get(axis, request.window[axis]) if axis in steps else 1 for axis in array.axes
-        ]
+        pairs = list(zip(array.axes, array.shape, strict=True))
+        spans = [find_span(axis, length, is_target) for axis, length in pairs]
+        is_padded = any(axis in (window if drop == "pad" else halo) for axis in array.axes)
         return WindowGrid(
             array.shape,
-            tuple(size),
-            tuple(start),
-            tuple(strides),
+            tuple(high - low for low, high in spans),
+            tuple(
+                before.get(axis, 0) + low for axis, (low, _) in zip(array.axes, spans, strict=True)
+            ),
+            tuple(stride.get(axis, window[axis]) if axis in steps else 1 for axis in array.axes),
             tuple(steps.get(axis, 1) for axis in array.axes),
             tuple(every.get(axis, 1) for axis in array.axes),
             count,
             array.axes,
+            array.fill if is_padded and not (is_target and drop == "partial") else "",
         )
 
     fields = []
     for name, array in arrays.items():
         fields.append(WindowField(name, name, lay_out(array, False)))
         if set(array.axes) & set(target):  # right behind it: its chunks are decoded then
-            if (behind := f"{name}_target") in arrays:
-                what = f"{array.where}: its target would be {behind!r}, and an array is called so"
-                raise UsageError(f"{what}: choose arrays, or other names, by fields=")
-            fields.append(WindowField(behind, name, lay_out(array, True)))
-    return fields
+            fields.append(WindowField(f"{name}_target", name, lay_out(array, True)))
+    masks = []
+    for axis in (axis for axis in steps if axis in halo or drop == "pad"):
+        along = NamedArray("", (lengths[axis][0],), (axis,), np.dtype(bool), "00")
+        grids = [lay_out(along, False), lay_out(along, True)]
+        masks.append(WindowMask.make(f"{axis}_valid", grids[0]))
+        if target and drop == "pad" and grids[0].described() != grids[1].described():
+            masks.append(WindowMask.make(f"{axis}_valid_target", grids[1]))
+    made = [*(field.name for field in fields), *(mask.name for mask in masks)]
+    for name in made:
+        if made.count(name) > 1:
+            what = f"two fields of {arrays[fields[0].array].where} would be {name!r}"
+            raise UsageError(f"{what}: choose arrays, or other names, by fields=")
+    return WindowCut(fields, masks)
 
 
-def lay_out_boxes(
-    cut: WindowField, dtype: np.dtype[Any], first: Int, base: Int
-) -> tuple[Field, Boxes]:
-    """Lay out the windows of an array that is stored row after row; see `Boxes`."""
-    field = Field(cut.name, dtype, cut.grid.size)
-    return field, Boxes(cut.grid, first, base, dtype.itemsize)
-
-
-def lay_out_chunks(
-    cut: WindowField,
-    dtype: np.dtype[Any],
-    grid: ChunkGrid,
-    chunks: RowTable,
-    edges: Int,
-    codec: Codec,
-) -> tuple[Field, Layout]:
-    """Lay out the windows of an array in chunks.
-
-    chunks:  of `list_chunks`, one table for all fields of an array: each is decoded once for all.
-    edges:   the first row of each row of chunks, and the end.
-    codec:   of single chunks.
-    """
-    field = Field(cut.name, dtype, cut.grid.size, codec)
-    return field, Windows(edges, chunks, cut.grid, grid.chunk)
-
-
-def list_chunks(grid: ChunkGrid) -> RowTable:
-    """List the chunks of an array; an absent one has no bytes."""
-    length = np.maximum(grid.length, 0)
-    return RowTable(grid.file, np.where(grid.length < 0, 0, grid.offset), length)
+def build_index(
+    name: str,
+    files: Files,
+    sources: Files,
+    arrays: Mapping[str, NamedArray],
+    cut: WindowCut,
+    stored: Mapping[str, PlainRows | ArrayChunks],
+) -> Index:
+    """Build the index of the windows of arrays, which are stored so, for the format of a name."""
+    fields: list[Field] = []
+    layouts: list[Layout] = []
+    for field_name, array, grid in cut.fields:
+        dtype, rows = arrays[array].dtype, stored[array]
+        made_shape = grid.size if grid.fill else None
+        if isinstance(rows, PlainRows):
+            fields.append(Field(field_name, dtype, grid.room, made_shape=made_shape))
+            layouts.append(Boxes(grid, rows.first, rows.base, dtype.itemsize))
+        else:
+            fields.append(Field(field_name, dtype, grid.size, rows.codec, made_shape=made_shape))
+            layouts.append(Windows(rows.edges, rows.table, grid, rows.shape))
+    masks = tuple(cut.masks)
+    return Index(name, files, tuple(fields), tuple(layouts), sources, attributes=masks)
 
 
 def find_edges(grid: ChunkGrid) -> Int:

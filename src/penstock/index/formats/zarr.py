@@ -11,7 +11,7 @@ Options:
     label     path of an array of integers with the labels; by default "label",
               "labels" or "y" in the group, where it has one axis of integers; "" for none.
     sample    "file": each group or array in the folder is a sample, and an array is its field.
-    window, stride, target   see `windowing`; axes have the names of `dimension_names`, or of
+    window    and the other options of `windowing`; axes have the names of `dimension_names`, or of
               xarray's `_ARRAY_DIMENSIONS`. By default all arrays that have one of the window's
               axes, but coordinates.
     fill      True: chunks that do not exist hold the fill value; by default they are an error,
@@ -50,15 +50,13 @@ from .chunk_grid import (
 )
 from .shards import Scan
 from .windowing import (
+    ArrayChunks,
     NamedArray,
-    Sizes,
-    Targets,
+    PlainRows,
     WindowRequest,
+    build_index,
     cut_windows,
-    find_edges,
     is_coordinate,
-    lay_out_chunks,
-    list_chunks,
     name_axes,
 )
 
@@ -110,6 +108,11 @@ class ZarrArray:
         return not self.codecs and self.order == tuple(range(len(self.shape)))
 
     @property
+    def fill_bytes(self) -> str:
+        """The fill value in hexadecimal."""
+        return np.array(self.fill or 0, self.dtype).tobytes().hex()
+
+    @property
     def codec_options(self) -> dict[str, Any]:
         return {
             "dtype": self.dtype.str,
@@ -117,7 +120,7 @@ class ZarrArray:
             "chunk": list(self.inner or self.chunk),
             "order": list(self.order),
             "codecs": self.codecs,
-            "fill": np.array(self.fill or 0, self.dtype).tobytes().hex(),
+            "fill": self.fill_bytes,
         }
 
 
@@ -128,14 +131,12 @@ def build(
     label: str | None = None,
     fill: bool = False,
     sample: str | None = None,
-    window: Sizes = None,
-    stride: Sizes = None,
-    target: Targets = None,
+    **windows: Any,
 ) -> Index:
     """The index of the rows of one array, or of several side by side; of groups; or of windows."""
     asked = {"data": dataset} if dataset is not None else fields
-    if window is not None:
-        return _index_windows(scan, asked, fill, WindowRequest(window, stride, target))
+    if windows:
+        return _index_windows(scan, asked, fill, WindowRequest(**windows))
     if sample == "file":
         return _index_groups(scan, asked, label, fill)
     named = _list_group(scan.store) if asked is None else asked
@@ -194,30 +195,22 @@ def _index_windows(
             if not is_coordinate(name, axes[name]) and set(axes[name]) & set(request.window)
         } or arrays
     seen = {
-        name: NamedArray(array.where, array.shape, axes[name]) for name, array in arrays.items()
+        name: NamedArray(array.where, array.shape, axes[name], array.dtype, array.fill_bytes)
+        for name, array in arrays.items()
     }
-    cuts = cut_windows(seen, request)
+    cut = cut_windows(seen, request)
     tables: list[Files] = []
-    grids: dict[str, ChunkGrid] = {}
+    stored: dict[str, PlainRows | ArrayChunks] = {}
     start = 0
     for name, array in arrays.items():
         files, number = _list_chunk_files(store, array, fill, scan.progress)
         grid = _locate_chunks(store, array, files, number, fill, scan.progress)
-        grids[name] = grid._replace(file=(grid.file + np.uint32(start)).astype(np.uint32))
+        grid = grid._replace(file=(grid.file + np.uint32(start)).astype(np.uint32))
+        codec = Codec("zarr", array.codec_options | {"shape": list(grid.chunk[1:])})
+        stored[name] = ArrayChunks.list(grid, codec)
         tables.append(files)
         start += len(files)
     files = functools.reduce(joined, tables)
-    chunks = {name: list_chunks(grid) for name, grid in grids.items()}
-    fields: list[Field] = []
-    layouts: list[Layout] = []
-    for cut in cuts:
-        array, grid = arrays[cut.array], grids[cut.array]
-        codec = Codec("zarr", array.codec_options | {"shape": list(grid.chunk[1:])})
-        field, layout = lay_out_chunks(
-            cut, array.dtype, grid, chunks[cut.array], find_edges(grid), codec
-        )
-        fields.append(field)
-        layouts.append(layout)
     named_by = {array.meta for array in arrays.values()}
     named_by |= {f"{meta.removesuffix('.zarray')}.zattrs" for meta in named_by if "zarray" in meta}
     present = store.probe(unseen(store.root, sorted(named_by)))[1] == 0
@@ -226,7 +219,7 @@ def _index_windows(
     if fill:
         folders = store.folders(sorted({array.name for array in arrays.values()}))
         sources = joined(folders, sources)
-    return Index("zarr", files, tuple(fields), tuple(layouts), sources)
+    return build_index("zarr", files, sources, seen, cut, stored)
 
 
 def _read_axes(store: Store, array: ZarrArray) -> tuple[str, ...]:
