@@ -5,17 +5,21 @@ Weather: two fields in Zarr, a day a chunk (zstd), windows of 24 hours and the 6
 of zarr; and by penstock, with memory for a quarter of the decoded data and for all of it. In blocks
 (shuffle="auto") the windows are others. Volumes: patches of 96^3 in HDF5 (gzip), against
 two threads with h5py. One sample a file of 4 MB, NPZ and HDF5, against two threads that open
-and read. By the clock, turn by turn. Last, windows of 10^9 and more: opening, memory, planning.
+and read. Statistics of 4 GB of a .npy and of the weather, against reading and decoding them alone.
+By the clock, turn by turn; the same against xbatcher and MONAI (`array_rivals`). Windows of 10^9
+and more: opening, memory, planning.
 Record: benchmarks/results/arrays.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +29,13 @@ import numpy as np
 import zarr
 
 import penstock
+from penstock.dataset.sample import FieldReader
+from penstock.dataset.stats import _divide
 from penstock.index.codecs import registry
 from penstock.plan.batch_layout import place_batches
 
 from .__main__ import finish
+from .array_rivals import Pass, time_monai, time_xbatcher
 from .contender import ROOT
 from .record import Record, Row
 from .text import make_row, take_turns
@@ -40,8 +47,12 @@ WEATHER = {
     "stride": {"time": 6, "lat": 32, "lon": 32},
     "target": {"time": (24, 30)},
 }
+APART = {"window": WEATHER["window"]}
+"""Windows side by side, none of which reads what another one does."""
 PATCH = 96
 BILLION = 40_000
+Other = Callable[[Sequence[int]], Pass]
+"""A way to read these samples, which gives a function that does so and times it, and a note."""
 
 
 def write_weather(path: Path, days: int) -> Path:
@@ -121,8 +132,13 @@ def time_threads(read: Callable[[int], Any], numbers: Iterable[int]) -> float:
     return time.perf_counter() - began
 
 
+def loop(read: Callable[[int], Any]) -> Other:
+    """Two threads that read samples one by one."""
+    return lambda numbers: (partial(time_threads, read, numbers), "")
+
+
 class Race:
-    """Pairs of penstock and a loop over the same samples."""
+    """Pairs of penstock and another reader of the same samples."""
 
     def __init__(self, record: Record, rounds: int, seed: int) -> None:
         self.record, self.rounds, self.seed = record, rounds, seed
@@ -131,20 +147,27 @@ class Race:
         self,
         name: str,
         open_data: Callable[[], Any],
-        read: Callable[[int], Any],
+        other: Other,
         count: int,
         target: float | None,
         batch: int = 16,
         **options: Any,
     ) -> None:
-        """Add the row; the floor reads what the loader has just read, in its order."""
+        """Add the row; the other reads what the loader has just read, in its order, unless it has
+        an order of its own."""
         numbers = time_loader(open_data, batch, count, self.seed, **options)[1][:count]
+        try:
+            theirs, note = other(numbers)
+        except ModuleNotFoundError as error:
+            note = f"{error.name} is not installed: make bench-arrays installs it"
+            self.record.rows.append(Row(name, None, "samples/s", target=target, note=note))
+            return
 
         def ours() -> float:
             return time_loader(open_data, batch, count, self.seed, **options)[0]
 
-        pairs = take_turns(ours, lambda: time_threads(read, numbers), self.rounds)
-        row = make_row(name, pairs, len(numbers), "samples/s", target, self.seed, "")
+        pairs = take_turns(ours, theirs, self.rounds)
+        row = make_row(name, pairs, len(numbers), "samples/s", target, self.seed, note)
         self.record.rows.append(row)
         self.record.raw[name] = {"seconds": pairs}
 
@@ -196,20 +219,66 @@ def measure_weather(race: Race, path: Path, days: int, count: int) -> None:
     whole = penstock.Budget(decoded_bytes=decoded + (decoded >> 3))
     block = across * down * (days * HOURS // 4 - 60) // 6
     large = {"block": block, "group": 1, "budget": quarter}
-    loop = "a loop over zarr, 2 threads"
-    race.run(f"windows, exact, 25 % decoded / {loop}", open_data, read, count, 3, budget=quarter)
-    race.run(f"windows, exact, all decoded / {loop}", open_data, read, count, 3, budget=whole)
-    race.run(f"windows, in blocks / {loop}", open_data, read, count, None, shuffle="auto")
-    for name, target, options in (
-        ("exact, 25 % decoded", 2.5, {"budget": quarter}),
-        ("exact, all decoded", None, {"budget": whole}),
-        ("in blocks that auto chooses", None, {"shuffle": "auto"}),
-        ("in large blocks, 25 % decoded", 1.05, {"shuffle": "blocked", **large}),
+    for other, target, theirs in (
+        ("a loop over zarr, 2 threads", 3, loop(read)),
+        ("xbatcher + DataLoader", 5, partial(time_xbatcher, path, False)),
     ):
-        decodes = count_decodes(open_data, "zarr", 2 * days, race.seed, **options)
+        for name, wanted, options in (
+            ("exact, 25 % decoded", target, {"budget": quarter}),
+            ("exact, all decoded", target, {"budget": whole}),
+            ("in blocks", None, {"shuffle": "auto"}),
+        ):
+            race.run(f"windows, {name} / {other}", open_data, theirs, count, wanted, **options)
+    other = "xbatcher + DataLoader, all loaded before"
+    theirs = partial(time_xbatcher, path, True)
+    race.run(f"windows, exact, all decoded / {other}", open_data, theirs, count, None, budget=whole)
+    apart = partial(penstock.open, path, index="memory", **APART)
+    for name, opener, target, options in (
+        ("exact, 25 % decoded", open_data, 2.5, {"budget": quarter}),
+        ("exact, all decoded", open_data, None, {"budget": whole}),
+        ("in blocks that auto chooses", open_data, None, {"shuffle": "auto"}),
+        ("in large blocks, 25 % decoded", open_data, 1.05, {"shuffle": "blocked", **large}),
+        ("windows side by side, exact, 25 % decoded", apart, 2.5, {"budget": quarter}),
+        ("windows side by side, in blocks", apart, 1.05, {"shuffle": "auto"}),
+    ):
+        decodes = count_decodes(opener, "zarr", 2 * days, race.seed, **options)
         met = None if target is None else decodes <= target
+        note = ""
+        if options == {"budget": quarter}:
+            numbers = opener().order(race.seed).run(0, len(opener())).astype(int)
+            stride, reach, places = (24, 24, 8) if opener is apart else (6, 30, across * down)
+            hours = (numbers // places * stride).tolist()
+            note = f"at least {bound_decodes(hours, reach, days // 4) / days:.3g} for this order"
         name = f"decodes of a chunk an epoch, {name}"
-        race.record.rows.append(Row(name, decodes, "", None, None, target, met))
+        race.record.rows.append(Row(name, decodes, "", target=target, met=met, note=note))
+    took, numbers = time_loader(apart, 16, len(apart()), race.seed, budget=quarter)
+    rate = Row("windows side by side, exact, 25 % decoded", len(numbers) / took, "samples/s")
+    race.record.rows.append(rate)
+
+
+def bound_decodes(hours: Sequence[int], reach: int, most: int) -> int:
+    """The least decodes of days, if `most` are kept from batch to batch: those whose next use is
+    nearest (Belady). Windows start at these hours, in their order."""
+    batches = [
+        {
+            day
+            for hour in hours[at : at + 16]
+            for day in range(hour // 24, (hour + reach + 23) // 24)
+        }
+        for at in range(0, len(hours), 16)
+    ]
+    later: dict[int, float] = {}
+    following: list[dict[int, float]] = []
+    for at in reversed(range(len(batches))):
+        following.append({day: later.get(day, float("inf")) for day in batches[at]})
+        later |= dict.fromkeys(batches[at], at)
+    kept: set[int] = set()
+    decodes, when = 0, later
+    for days, after in zip(batches, reversed(following), strict=True):
+        decodes += len(days - kept)
+        when |= after
+        kept = set(sorted(kept | days, key=when.__getitem__)[:most])
+    return decodes
 
 
 def measure_volumes(race: Race, path: Path, count: int) -> None:
@@ -226,11 +295,19 @@ def measure_volumes(race: Race, path: Path, count: int) -> None:
         return scan[(int(volume), *(slice(32 * int(a), 32 * int(a) + PATCH) for a in at))]
 
     assert np.array_equal(data[len(data) - 1]["scan"][0], read(len(data) - 1))
-    loop = "a loop over h5py, 2 threads"
-    race.run(f"patches 96^3, exact / {loop}", open_data, read, count, 3, batch=8)
-    race.run(
-        f"patches 96^3, in blocks / {loop}", open_data, read, count, None, batch=8, shuffle="auto"
-    )
+
+    def take_volumes(numbers: Sequence[int]) -> Pass:
+        return time_monai(path, steps**3, sorted(numbers, key=lambda number: number // steps**3))
+
+    blocks = count // steps**3 * 4 * steps**3  # whole volumes
+    for name, other, each, shuffle, target in (
+        ("exact / a loop over h5py, 2 threads", loop(read), count, "exact", 3),
+        ("in blocks / a loop over h5py, 2 threads", loop(read), blocks, "auto", None),
+        ("exact / MONAI's PatchDataset", partial(time_monai, path, 1), count, "exact", 3),
+        ("in blocks / MONAI's PatchDataset, a volume at a time", take_volumes, blocks, "auto", 3),
+    ):
+        options = {"batch": 8, "shuffle": shuffle}
+        race.run(f"patches 96^3, {name}", open_data, other, each, target, **options)
     file.close()
 
 
@@ -250,7 +327,93 @@ def measure_files(race: Race, folder: Path, count: int) -> None:
 
         assert np.array_equal(data[1]["field"], read(1))
         name = f"one sample a file, {kind} of 4 MB / open + read, 2 threads"
-        race.run(name, open_data, read, count, 0.9, batch=4)
+        race.run(name, open_data, loop(read), count, 0.9, batch=4)
+
+
+def write_numbers(path: Path, rows: int) -> Path:
+    """Temperatures of 32 bits, a MB a row."""
+    if not path.exists():
+        array = np.lib.format.open_memmap(path, "w+", "f4", (rows, 256, 1024))
+        for number in range(rows):
+            array[number] = np.random.default_rng(number).normal(280, 10, (256, 1024))
+        array.flush()
+    return path
+
+
+def prepare(path: Path, is_cold: bool) -> None:
+    """Take a file out of the page cache, if it shall come from the disk."""
+    if is_cold:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def time_reading(path: Path, is_cold: bool, passes: int) -> float:
+    """Seconds of two threads that read and decode what `stats` does, in its batches. The data is
+    opened again for each pass, so that nothing of it is decoded yet."""
+    seconds = 0.0
+    for _ in range(passes):
+        prepare(path, is_cold)
+        data = penstock.open(path, index="memory")
+        rows, samples = _divide(data)
+
+        def read(first: int, data: Any = data, rows: int = rows, samples: int = samples) -> None:
+            with closing(FieldReader(data.index)) as reader:
+                for at in range(first, min(first + samples, len(data)), rows):
+                    numbers = np.arange(at, min(at + rows, len(data)), dtype=np.uint64)
+                    reader.read(data.ids(numbers))
+
+        seconds += time_threads(read, range(0, len(data), samples))
+    return seconds
+
+
+def time_stats(path: Path, is_cold: bool, bins: int) -> float:
+    prepare(path, is_cold)
+    data = penstock.open(path, index="memory")
+    began = time.perf_counter()
+    data.stats(bins=bins, threads=THREADS, force=True)
+    return time.perf_counter() - began
+
+
+def compare_stats(data: Any, arrays: Mapping[str, Any]) -> float:
+    """The largest relative difference of mean and deviation from numpy's, in float64."""
+    worst = 0.0
+    for name, stats in data.load_stats().items():
+        values = arrays[name]
+        ends = range(0, values.shape[0], 64)
+        mean = sum(values[at : at + 64].sum(dtype=np.float64) for at in ends) / stats.count
+        squares = (np.square(values[at : at + 64] - np.float64(mean)).sum() for at in ends)
+        sd = (sum(squares) / stats.count) ** 0.5
+        worst = max(worst, abs(stats.mean / mean - 1), abs(stats.sd / sd - 1))
+    return worst
+
+
+def measure_stats(race: Race, numbers: Path, weather: Path) -> None:
+    """Statistics against reading and decoding alone, and against numpy."""
+    record, worst = race.record, 0.0
+    arrays = {
+        numbers: {"data": np.load(numbers, mmap_mode="r")},
+        weather: zarr.open_group(weather),
+    }
+    for path, name, bins, is_cold, target in (
+        (numbers, "npy from disk / reading", 0, True, 0.7),
+        (numbers, "npy from the page cache / reading", 0, False, None),
+        (numbers, "npy from the page cache, 64 bins / reading twice", 64, False, None),
+        (weather, "Zarr (zstd) / decoding", 0, False, 0.7),
+        (weather, "Zarr (zstd), 64 bins / decoding twice", 64, False, 0.7),
+    ):
+        data = penstock.open(path, index="memory")
+        amount = len(data) * sum(field.nbytes or 0 for field in data.index.made) / 1e9
+        ours = partial(time_stats, path, is_cold, bins)
+        theirs = partial(time_reading, path, is_cold, 2 if bins else 1)
+        pairs = take_turns(ours, theirs, race.rounds)
+        name = f"statistics of {name}, 2 threads"
+        record.rows.append(make_row(name, pairs, amount, "GB/s", target, race.seed, ""))
+        record.raw[name] = {"seconds": pairs}
+        worst = max(worst, compare_stats(data, arrays[path]))
+    name = "statistics / numpy in float64, largest relative difference"
+    note = "target is an upper limit"
+    record.rows.append(Row(name, worst, "", target=1e-12, met=worst <= 1e-12, note=note))
 
 
 def measure_billion(record: Record, path: Path, seed: int) -> None:
@@ -292,12 +455,15 @@ def main() -> None:
     folder = Path(options.data).resolve() / "arrays"
     folder.mkdir(parents=True, exist_ok=True)
     days, volumes, count, rounds = (20, 8, 96, 3) if options.quick else (60, 32, 640, 7)
+    rows = 256 if options.quick else 4096
     record = Record("arrays-quick" if options.quick else "arrays", options.seed, vars(options))
     race = Race(record, rounds, options.seed)
     measure_billion(record, folder, options.seed)
     measure_weather(race, write_weather(folder / f"weather-{days}.zarr", days), days, count)
     measure_volumes(race, write_volumes(folder / f"volumes-{volumes}.h5", volumes), min(count, 128))
     measure_files(race, folder, min(count, 96))
+    numbers = write_numbers(folder / f"field-{rows}.npy", rows)
+    measure_stats(race, numbers, folder / f"weather-{days}.zarr")
     finish(record)
 
 

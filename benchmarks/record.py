@@ -34,6 +34,7 @@ PACKAGES = (
     "lmdb",
     *("obstore", "webdataset", "pyzmq"),
     *("opencv-python-headless", "spdl", "nvidia-dali-cuda120"),
+    *("zarr", "h5py", "xarray", "xbatcher", "monai"),
 )
 LOAD_MAX = 0.5
 """Load average (1 min) before the run, above which somebody else was at work."""

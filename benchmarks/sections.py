@@ -150,6 +150,19 @@ other libraries.""",
         {"^(counting|first|max|dealing)": AT_MOST},
     ),
     Section(
+        "arrays",
+        "Windows and patches of arrays",
+        "make bench-arrays",
+        """two threads. Weather: two fields in Zarr, a day a chunk (zstd), windows of 24 hours and
+the 6 behind them on 64 x 64 places. Volumes of 192^3 in HDF5 (gzip), patches of 96^3. The
+other side reads the same samples in the same order (MONAI in blocks: a volume after the other), at
+the faster of 0 and 2 workers, which run before the clock starts; xarray opens without dask, which
+costs more. "25 % decoded" is the budget for decoded chunks; beside decodes stands the least that
+any choice of what to keep could do for that order and budget. Statistics are held against
+reading and decoding the same batches alone.""",
+        {"(windows: open|memory)$|plan a window|^decodes of a chunk": AT_MOST},
+    ),
+    Section(
         "step_loader",
         "Batches for trainers that deal them",
         "python -m benchmarks.step_loader",

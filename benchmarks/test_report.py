@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import plot, report
 from benchmarks.record import RESULTS, tree_hash
-from benchmarks.sections import REASONS, Reason, Section
+from benchmarks.sections import REASONS, SECTIONS, Reason, Section
 
 pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="an archive without the records")
 ROW: dict[str, Any] = {
@@ -93,6 +93,29 @@ def test_every_row_is_printed_and_targets_have_the_side_that_the_record_took(
         if target is None or target.side == "either":
             continue
         assert target.holds(measured) == row["met"], row["name"]
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [
+        ("1,594,963,969 windows: open", "at most"),
+        ("... memory", "at most"),
+        ("... plan a window of one run", "at most"),
+        ("decodes of a chunk an epoch, exact, 25 % decoded", "at most"),
+        ("windows, exact, 25 % decoded / xbatcher + DataLoader", "at least"),
+        ("statistics of Zarr (zstd) / decoding, 2 threads", "at least"),
+    ],
+)
+def test_rows_of_arrays_have_the_side_of_their_target(name: str, side: str) -> None:
+    """Also before their record is there."""
+    (section,) = [section for section in SECTIONS if section.record == "arrays"]
+    target = report.find_target(section, {**ROW, "name": name})
+    assert target is not None
+    assert target.side == side
+    record = {**RECORD, "date": "", "machine": dict.fromkeys(("cores", "cpu", "kernel", "python"))}
+    record |= {"configuration": {}, "doubts": [], "rows": [{**ROW, "name": name}]}
+    lines = list(report.section_lines(section, record, ""))
+    assert cells(lines[-1])[0] == name
 
 
 def test_the_numbers_of_the_readme_have_narrow_intervals() -> None:
