@@ -111,6 +111,10 @@ image_pixels_max = 89_478_485
 decoded_chunks_bytes_max = 256 * MIB
 """Bytes of compressed chunks that a process keeps decoded, if half of its loaders' budgets is as
 much; the least recently used are dropped first."""
+uses_ahead_max = 1 << 16
+"""Needs of chunks by later windows that a plan of decoded chunks knows; some 30 MB."""
+uses_a_step = 4096
+"""Needs of chunks that such a plan looks up for each step; about as much work as some ms."""
 decoded_chunk_bytes_max = 4096 * MIB
 """Most bytes that a compressed chunk may claim to decode to; more counts as damage."""
 undeclared_chunk_bytes_max = 1024 * MIB

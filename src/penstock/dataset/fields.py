@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from ..index.table import Index
 from ..index.vocabulary import find_foreign_token
 from ..plan.batch_layout import FieldChunks, FieldRows, Ids
 from ..plan.steps import StepPlan
+from .kept_chunks import KeptChunks, decode_windows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,8 +108,12 @@ def describe_row(index: Index, planned: StepPlan, row: int, number: int = 0) -> 
     return f"step {planned.step}, sample {sample:,}: {index.where(sample, number)}"
 
 
-def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
+def build_fields(
+    index: Index, planned: StepPlan, buffer: Buffer, kept: KeptChunks | None = None
+) -> dict[str, Any]:
     """Build the arrays of a batch: views of the step's buffer, or rows decompressed from it.
+
+    kept:  what earlier steps have decoded for this one, if it was planned so.
 
     Raises FormatError for a row that does not have its checksum, where the index has them.
     """
@@ -118,7 +124,7 @@ def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, A
             if isinstance(places, FieldRows):
                 fields[field.name] = _view_field(field, places, buffer)
             else:
-                rows = _decompress_field(index, number, planned, places, buffer)
+                rows = _decompress_field(index, number, planned, places, buffer, kept)
                 fields[field.name] = _make_ragged(field, *rows) if isinstance(rows, tuple) else rows
         except NestedError as error:
             where = f"{describe_row(index, planned, error.row, number)}: field {field.name!r}"
@@ -278,7 +284,12 @@ _Rows = npt.NDArray[Any] | Sequence[Any]
 
 
 def _decompress_field(
-    index: Index, number: int, planned: StepPlan, places: FieldChunks, buffer: Buffer
+    index: Index,
+    number: int,
+    planned: StepPlan,
+    places: FieldChunks,
+    buffer: Buffer,
+    kept: KeptChunks | None,
 ) -> npt.NDArray[Any] | tuple[npt.NDArray[np.uint8], Int]:
     """Decompress a field: an array, or the bytes of rows of varying length, and their bounds.
 
@@ -293,7 +304,10 @@ def _decompress_field(
         if isinstance(layout, JointChunks):
             return _decompress_parts(field, layout, places, buffer, locate)
         assert isinstance(layout, Chunked)
-        rows = _decode_rows(field, layout, places, buffer, locate, np.arange(len(places.row)))
+        decode_of_windows = partial(decode_windows, field, index.layouts, kept=kept)
+        rows = _decode_rows(
+            field, layout, places, buffer, locate, np.arange(len(places.row)), decode_of_windows
+        )
         return rows if isinstance(rows, np.ndarray) else _join_rows(rows)
     except MemoryError:
         pass  # raised below, where its frames and their memory are gone
@@ -350,6 +364,7 @@ def _decode_rows(
     buffer: Buffer,
     locate: Callable[[int], str],
     at: Int,
+    decode_of_windows: Callable[..., _Rows] | None = None,
 ) -> _Rows:
     """Decode the samples of the chunks of one dataset.
 
@@ -374,8 +389,8 @@ def _decode_rows(
         codec = field.codec
         rows: _Rows
         if isinstance(layout, Windows):
-            assert places.pair is not None
-            rows = codecs.decode_windows(field, layout, read, places.chunk, places.pair, places.row)
+            assert decode_of_windows is not None
+            rows = decode_of_windows(layout, read, places)
         else:
             rows = codecs.decode_samples(
                 codec.name, codec.options, read, places.chunk, places.row, (layout, codec)

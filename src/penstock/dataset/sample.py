@@ -231,17 +231,20 @@ def choose_gap(index: Index, choice: ReadMethod) -> int | None:
     return None if choice.backend == "mmap" or alone else choice.gap_bytes
 
 
-def share_memory(arena: Arena, index: Index, budget: Budget, engine_bytes: int = 0) -> None:
+def share_memory(
+    arena: Arena, index: Index, budget: Budget, engine_bytes: int = 0, is_planned: bool = False
+) -> None:
     """Divide the memory of a budget: half of it may keep decoded chunks, where there are such,
     unless they have memory of their own.
 
     engine_bytes:  of the budget, for buffers of the engine's own.
+    is_planned:    True if a plan decides which chunks are kept, not the process.
     """
     coded = any(field.codec is not None for field in index.fields)
     own = budget.decoded_bytes
     shared = kept_decoded_bytes(budget) if coded and own is None else 0
     arena.limit(budget.readahead_bytes - shared - engine_bytes)
-    if coded:
+    if coded and not is_planned:
         codecs.RECENT.share(arena, shared, own or 0)
 
 

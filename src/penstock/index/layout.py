@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -435,6 +435,20 @@ class Windows(Chunked):
             return "the chunks do not make up the array"
         return self.chunks.flaw(files)
 
+    def measure_pieces(self, samples: Int, chunks: Int) -> Int:
+        """Count the elements that windows have of chunks that they meet."""
+        low, elements = self.grid.find_origins(samples), np.ones(len(samples), np.int64)
+        cells = np.unravel_index(chunks, self.cells)
+        for axis, (cell, size) in enumerate(zip(cells, self.grid.size, strict=True)):
+            if axis:
+                start, end = cell * self.chunk[axis], (cell + 1) * self.chunk[axis]
+                end = np.minimum(end, self.grid.shape[axis])
+            else:
+                start, end = self.first.take(cell), self.first.take(cell + 1)
+            high = np.minimum(low[:, axis] + size, end)
+            elements *= high - np.maximum(low[:, axis], start)
+        return elements
+
     def gather(self, place: int, decoded: npt.NDArray[Any], origins: Int, rows: Any) -> None:
         """Copy a decoded chunk into the windows that meet it.
 
@@ -442,20 +456,22 @@ class Windows(Chunked):
         origins:  of these windows.
         rows:     the windows, as one array each.
         """
-        start = self.find_place(place)
-        shape = tuple(
-            min(length, size - at)
-            for length, size, at in zip(decoded.shape, self.grid.shape, start, strict=True)
-        )
-        low = origins - np.array(start)
-        into = np.maximum(-low, 0)
+        for row, (into, taken) in zip(rows, self.overlap(place, origins), strict=True):
+            row[into] = decoded[taken]
+
+    def overlap(self, place: int, origins: Int) -> Iterator[tuple[Any, Any]]:
+        """Yield what windows have of a chunk: the place in the window, and the one in the chunk."""
+        start = np.array(self.find_place(place))
+        rows = self.count_rows(np.array([place]))[0]
+        shape = np.minimum((rows, *self.chunk[1:]), self.grid.shape - start)
+        low = origins - start
         source = np.maximum(low, 0)
         stop = np.minimum(low + np.array(self.grid.size), shape)
-        for row, at, begin, end in zip(
-            rows, into.tolist(), source.tolist(), stop.tolist(), strict=True
-        ):
-            taken = decoded[tuple(map(slice, begin, end))]
-            row[tuple(map(slice, at, map(sum, zip(at, taken.shape, strict=True))))] = taken
+        into = source - low
+        ends = into + (stop - source)
+        columns = (into.tolist(), ends.tolist(), source.tolist(), stop.tolist())
+        for to_low, to_high, from_low, from_high in zip(*columns, strict=True):
+            yield tuple(map(slice, to_low, to_high)), tuple(map(slice, from_low, from_high))
 
 
 def _find_outside(

@@ -18,15 +18,16 @@ from .. import limits
 from ..arguments import check_function, check_kind, check_names, check_whole
 from ..budget import Budget
 from ..dataset.dataset import Dataset
+from ..dataset.kept_chunks import KeptChunks
 from ..dataset.packing import Buckets
-from ..dataset.sample import Decode, choose_gap, share_memory
+from ..dataset.sample import Decode, choose_gap, kept_decoded_bytes, share_memory
 from ..engine.native import Arena
 from ..engine.open import open_engine
 from ..engine.protocol import ReadingEngine
 from ..engine.storage_queue import PROCESS_QUEUE
 from ..engine.threads import make_turn
 from ..errors import UsageError
-from ..index.layout import Chunked
+from ..index.layout import Chunked, Windows
 from ..meter import Counters, Meter
 from ..order.order import Shuffle
 from ..order.packed_order import PackedOrder
@@ -193,12 +194,15 @@ class Loader(PositionedLoader):
         self._decode = decode
         self._row_counts = DecodedCounts()
         self._draw_watch = DrawWatch()
-        # Without `decode`, lines and texts are parsed to fields in the same threads, and rows are
-        # laid out there.
+        self._has_windows = any(isinstance(layout, Windows) for layout in dataset.index.layouts)
+        self._kept: KeptChunks | None = None  # of windows, by the last iterator
+        # Without `decode`, lines and texts are parsed to fields in the same threads, windows are
+        # decoded there, and rows laid out.
         self._in_threads = (
             packed
             or decode is not None
             or any(field.parser or field.text for field in dataset.index.fields)
+            or self._has_windows
         )
         self._collate = collate
         self._decode_threads = (
@@ -428,7 +432,7 @@ class Loader(PositionedLoader):
             if self._leased_budget is not None:
                 self._leased_budget.leave()
                 self._leased_budget, self._budget = None, self._requested_budget
-            self._router = self._arena = None
+            self._router = self._arena = self._kept = None
 
     def __enter__(self) -> Loader:
         return self
@@ -538,7 +542,7 @@ class Loader(PositionedLoader):
     def _share_memory(self, arena: Arena, budget: Budget) -> None:
         joined = self._membership
         engine_bytes = 0 if joined is None else joined.engine.measure_buffers(budget)
-        share_memory(arena, self.dataset.index, budget, engine_bytes)
+        share_memory(arena, self.dataset.index, budget, engine_bytes, self._has_windows)
 
     def _open_source(
         self, resources: ReadResources, epoch: int, step: int, timeout_s: float | None
@@ -551,6 +555,10 @@ class Loader(PositionedLoader):
         # A mixture draws by passes, and hosts that share a cache keep whole samples.
         if self._rows is not None and joined is None and self.dataset.kind is None:
             cropped = self._rows.crop_reads(index, seed, epoch)
+        memory = None
+        if self._has_windows:
+            self._kept = KeptChunks(step, self._kept)
+            memory = kept_decoded_bytes(self._budget), self._kept.list_wholes()
         session = Session(
             cropped or (index if joined is None else joined.addressed),
             self.step_sampler.order.at_epoch(epoch),
@@ -561,12 +569,13 @@ class Loader(PositionedLoader):
             readahead_steps=ahead_steps,
             gap_bytes=choose_gap(index, engine.choice) if joined is None else None,
             row_bytes=self._row_bytes,
+            memory=memory,
         )
         submit: Submit = engine.submit
         if joined is not None and self._cache is not None and self._cache.replicas:
             uses = self.step_sampler.find_uses(epoch, joined.neighbours)
             submit = partial(joined.engine.submit, uses=uses)
-        reader = StepReader(resources, session, epoch, submit, timeout_s)
+        reader = StepReader(resources, session, epoch, submit, timeout_s, self._kept)
         if not self._in_threads:
             return ArraySource(reader, self._step_bytes)
         if self._threads is None:

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..budget import Budget
-from ..dataset.fields import build_fields
-from ..dataset.sample import Decode, can_take_views, open_samples
+from ..dataset.sample import Decode, can_take_views, kept_decoded_bytes, open_samples
 from ..engine.native import Arena
 from ..engine.protocol import Buffer
 from ..errors import CollateError, UsageError
@@ -69,9 +68,10 @@ class ArraySource:
         head = reader.ask()
         if head is None:
             return None
-        buffer = reader.wait(head, on_wait)
-        arrived_ns = time.perf_counter_ns()
-        fields = build_fields(reader.resources.index, head, buffer)
+        with reader.turn(head):
+            buffer = reader.wait(head, on_wait)
+            arrived_ns = time.perf_counter_ns()
+            fields = reader.build(head, buffer)
         reader.hand_over()
         batch = Batch(
             fields, ids=head.ids, step=head.step, epoch=reader.epoch, repeats=head.repeats
@@ -86,9 +86,9 @@ class ArraySource:
             self._reader.advance()
 
     def adopt(self, budget: Budget) -> None:
-        self._reader.session.readahead_bytes = _choose_readahead(
-            self._reader, budget, self._step_bytes
-        )
+        session = self._reader.session
+        session.readahead_bytes = _choose_readahead(self._reader, budget, self._step_bytes)
+        session.adopt(kept_decoded_bytes(budget))
 
     def close(self) -> None:
         self._reader.close()
@@ -186,6 +186,7 @@ class DecodeSource:
 
     def adopt(self, budget: Budget) -> None:
         self._readahead_bytes = _choose_readahead(self._reader, budget, self._step_bytes)
+        self._reader.session.adopt(kept_decoded_bytes(budget))
 
     def close(self) -> None:
         self._reader.close()
@@ -228,13 +229,14 @@ class DecodeSource:
             if alive is None:
                 raise UsageError("the iterator was closed")
             opening_ns = time.perf_counter_ns()
-            buffer = alive.wait(planned)
-            open_times[planned.step] = opening_ns, time.perf_counter_ns()
             index = alive.resources.index
-            if decoding.lay_out is not None:
-                rows = decoding.lay_out(index, planned, buffer, memory.take)
-                return lambda _: rows
-            fields = build_fields(index, planned, buffer)
+            with alive.turn(planned):
+                buffer = alive.wait(planned)
+                open_times[planned.step] = opening_ns, time.perf_counter_ns()
+                if decoding.lay_out is not None:
+                    rows = decoding.lay_out(index, planned, buffer, memory.take)
+                    return lambda _: rows
+                fields = alive.build(planned, buffer)
             memory.bytes += sum(
                 _count_bytes(fields[made.name])
                 for field in index.fields
@@ -273,7 +275,7 @@ class DecodeSource:
         """Make a batch of no samples, in the structure that a sample of the data has."""
         decoding = self._decoding
         if decoding.rows is not None:
-            fields = build_fields(self._reader.resources.index, planned, self._reader.wait(planned))
+            fields = self._reader.build(planned, self._reader.wait(planned))
             rows = _open_rows(decoding.rows, self._reader, decoding, planned, fields, take)
             return rows.result()
         if decoding.collate is not None and not isinstance(decoding.collate, Pad):

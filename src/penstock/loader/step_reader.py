@@ -8,10 +8,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from ..dataset.sample import describe_failure
+from ..dataset.fields import build_fields
+from ..dataset.kept_chunks import KeptChunks, MissingPieceError
+from ..dataset.sample import FieldReader, describe_failure
 from ..engine import threads
 from ..engine.native import Arena
 from ..engine.protocol import Buffer, Engine, Failure, ReadingEngine
@@ -47,6 +50,7 @@ class StepReader:
     be waited for in several threads.
 
     timeout_s:  most time that a wait with `on_wait` may last; None is for ever.
+    kept:       what is kept of decoded chunks, if the session plans that.
     """
 
     def __init__(
@@ -56,8 +60,11 @@ class StepReader:
         epoch: int,
         submit: Submit,
         timeout_s: float | None = None,
+        kept: KeptChunks | None = None,
     ) -> None:
         self.resources = resources
+        self._kept = kept
+        self._again: FieldReader | None = None
         self.session = session
         self.epoch = epoch
         self._submit = submit
@@ -152,6 +159,26 @@ class StepReader:
             raise UsageError("the iterator was closed")
         return self._buffers[step]
 
+    def turn(self, planned: StepPlan) -> AbstractContextManager[None]:
+        """Return the turn in which a step waits for its bytes and is built."""
+        if self._kept is None:
+            return nullcontext()
+        return self._kept.turn(planned.step, lambda: self.closed)
+
+    def build(self, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
+        """Build the fields of a step that is in its buffer."""
+        index = self.resources.index
+        try:
+            return build_fields(index, planned, buffer, self._kept)
+        except MissingPieceError:
+            pass
+        if self._again is None:
+            self._again = FieldReader(index)
+        planned, buffer = self._again.read_step(
+            planned.ids, step=planned.step, repeats=planned.repeats, marks=planned.marks
+        )
+        return build_fields(index, planned, buffer)
+
     def check_deadline(self) -> None:
         """Raise the error of a batch that has not come in time, if that time has passed."""
         if self._deadline_s is not None and time.monotonic() > self._deadline_s:
@@ -202,6 +229,8 @@ class StepReader:
         self.closed = True
         self._buffers.clear()
         self._faults.clear()
+        if self._again is not None:
+            self._again.close()
 
 
 def make_fork_error(pid: int) -> ForkError:

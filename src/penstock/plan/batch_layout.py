@@ -20,6 +20,7 @@ from ..extent import Extents, Int, Placed, interleave, make_tuples
 from ..index.fields import Field
 from ..index.layout import Chunked, Layout, Windows
 from ..order.packed_order import RowPieces
+from .chunk_plan import FieldWork, Works
 
 Ids = npt.NDArray[np.uint64]
 
@@ -82,6 +83,7 @@ class FieldChunks(NamedTuple):
     row:     int64 (samples,), the place of the sample in its chunk.
     pair:    for windows, of which each meets several chunks, int64: the sample of each `chunk`,
              as its row in the step. `row` is the window's number then.
+    work:    what a `ChunkPlan` decided for windows; `chunk` and `pair` are those read here then.
     """
 
     base: int
@@ -90,6 +92,7 @@ class FieldChunks(NamedTuple):
     chunk: Int
     row: Int
     pair: Int | None = None
+    work: FieldWork | None = None
 
     def row_at(self, target: int) -> int | None:
         """Return the row of the first sample of the chunk that this byte belongs to, or None."""
@@ -131,9 +134,11 @@ def _find_part(bounds: Int, at: int) -> int | None:
 
 
 def place_batches(
-    index: StepSource, ids: Ids, bounds: Int
+    index: StepSource, ids: Ids, bounds: Int, works: Works | None = None
 ) -> tuple[Placed, Int, list[BatchLayout]]:
     """Place every field of every sample in the buffers of the steps that `bounds` divides `ids` in.
+
+    works:  what to read of fields of windows, by step, if not all.
 
     Returns the extents with destinations, in the order of samples with fields together; the start
     of each step among them, and their end; and the layout of each step.
@@ -145,7 +150,7 @@ def place_batches(
     plain = True  # one extent for each field of each sample
     for number, layout in enumerate(index.layouts):
         field = (
-            _place_chunks(index, number, layout, ids, bounds, base)
+            _place_chunks(index, number, layout, ids, bounds, base, works)
             if isinstance(layout, Chunked)
             else _place_rows(index, number, ids, bounds, base)
         )
@@ -218,15 +223,27 @@ def _sum_pieces(length: Int, pieces: Int) -> Int:
 
 
 def _place_chunks(
-    index: StepSource, number: int, layout: Chunked, ids: Ids, bounds: Int, base: Int
+    index: StepSource,
+    number: int,
+    layout: Chunked,
+    ids: Ids,
+    bounds: Int,
+    base: Int,
+    works: Works | None,
 ) -> _PlacedField:
     """Place the chunks that each step needs of one field, each once, from `base` on."""
     samples = ids.view(np.int64)
     steps = list(itertools.pairwise(bounds.tolist()))
     shares: list[Int | None] = [None] * len(steps)
+    step_works: list[FieldWork | None] = [None] * len(steps)
     if isinstance(layout, Windows):
-        row, (pair, chunk) = samples, layout.find_pairs(samples)
-        edges = list(itertools.pairwise(np.searchsorted(pair, bounds).tolist()))
+        row = samples
+        if works is not None:
+            step_works = [work[number] for work in works]
+            pair, chunk, edges = _list_reads(step_works, bounds)
+        else:
+            pair, chunk = layout.find_pairs(samples)
+            edges = list(itertools.pairwise(np.searchsorted(pair, bounds).tolist()))
         shares = [
             pair[low:high] - first for (low, high), (first, _) in zip(edges, steps, strict=True)
         ]
@@ -239,12 +256,24 @@ def _place_chunks(
     lengths = extents.length if pieces is None else layout.lengths(units)
     target, inside, sizes = _pack_rows(lengths, np.concatenate([[0], np.cumsum(rows)]))
     places = [
-        FieldChunks(start, ends, chunks, which.reshape(-1), row[first:last], share)
-        for start, ends, (chunks, which), (first, last), share in zip(
-            base.tolist(), inside, needed, steps, shares, strict=True
+        FieldChunks(start, ends, chunks, which.reshape(-1), row[first:last], share, work)
+        for start, ends, (chunks, which), (first, last), share, work in zip(
+            base.tolist(), inside, needed, steps, shares, step_works, strict=True
         )
     ]
     return _PlacedField(extents, pieces, rows, target, sizes, places)
+
+
+def _list_reads(
+    works: list[FieldWork | None], first: Int
+) -> tuple[Int, Int, list[tuple[int, int]]]:
+    """List the windows, by their place among those of all steps, and the chunks that steps read for
+    them; and the part of each step."""
+    read = [list(itertools.chain(*work.reads.values())) if work else [] for work in works]
+    pair = [first[step] + use.row for step, uses in enumerate(read) for use in uses]
+    chunk = [use.chunk for uses in read for use in uses]
+    ends = np.cumsum([0, *map(len, read)]).tolist()
+    return np.array(pair, np.int64), np.array(chunk, np.int64), list(itertools.pairwise(ends))
 
 
 def _pack_rows(lengths: Int, bounds: Int, unit: int = 1) -> tuple[Int, list[Int], Int]:

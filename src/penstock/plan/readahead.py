@@ -27,8 +27,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from .. import limits
+from ..extent import Int
 from ..order.order import Ordering
-from .batch_layout import PlanSource
+from .batch_layout import Ids, PlanSource
+from .chunk_plan import ChunkPlan
 from .steps import Group, StepPlan, Steps, plan_steps
 
 
@@ -37,6 +39,8 @@ class Session:
 
     gap_bytes: see `plan_steps`; None if reads are not worth merging.
     row_bytes: mean bytes of a row of a batch; by default a sample's.
+    memory:    of decoded chunks of windows, and what is in it; without it each step reads and
+               decodes all that it needs.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Session:
         readahead_steps: int = limits.readahead_steps_max,
         gap_bytes: int | None = None,
         row_bytes: float | None = None,
+        memory: tuple[int, dict[int, list[int]]] | None = None,
     ) -> None:
         self._row_bytes = index.mean_bytes if row_bytes is None else row_bytes
         self._index = index
@@ -70,6 +75,20 @@ class Session:
         """First step that is not in place; every step below it is in place or handed over."""
         self._requested_bytes = 0
         self._handed = 0
+        self._chunk_plan: ChunkPlan | None = None
+        if memory is not None:
+            self._chunk_plan = ChunkPlan(
+                index.fields, index.layouts, self._list_samples, first_step, len(steps), *memory
+            )
+
+    def adopt(self, decoded_bytes: int) -> None:
+        """Adopt other memory for decoded chunks."""
+        if self._chunk_plan is not None:
+            self._chunk_plan.adopt(decoded_bytes)
+
+    def _list_samples(self, first: int, last: int) -> tuple[Ids, Int]:
+        positions, bounds, _ = self._steps.positions(first, last, self._rank, self._order)
+        return self._order.rows(positions)[0], bounds
 
     @property
     def finished(self) -> bool:
@@ -125,6 +144,8 @@ class Session:
         assert head.step < self.reached, "the head is not in place"
         self._requested_bytes -= head.layout.bytes
         self._handed += 1
+        if self._chunk_plan is not None:
+            self._chunk_plan.forget(head.step)
         return head
 
     def _has_step(self, step: int) -> bool:
@@ -141,7 +162,14 @@ class Session:
         last = min(len(self._steps), first + count)
         if first < last:
             groups = plan_steps(
-                self._index, self._order, self._steps, self._rank, first, last, self._gap_bytes
+                self._index,
+                self._order,
+                self._steps,
+                self._rank,
+                first,
+                last,
+                self._gap_bytes,
+                self._chunk_plan,
             )
             self._planned = deque(groups)
             self._next_planned = last

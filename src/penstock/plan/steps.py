@@ -24,6 +24,7 @@ from ..order.packed_rows import RowCounter
 from .assignment import Locality
 from .balance import CostBalance, check_balance
 from .batch_layout import BatchLayout, Ids, PieceSource, StepSource, place_batches
+from .chunk_plan import ChunkPlan, Works
 
 _NO_MARKS: Marks = {}
 _layout_bytes = operator.attrgetter("bytes")
@@ -273,6 +274,7 @@ def plan_steps(
     first: int,
     last: int,
     gap_bytes: int | None,
+    chunk_plan: ChunkPlan | None = None,
 ) -> list[Group]:
     """Plan the steps [first, last) of one rank.
 
@@ -295,7 +297,8 @@ def plan_steps(
             return plan_samples(index, ids, edges, first, gap_bytes, repeated, marks, turn)
         return _plan_rows(index, positions, pieces, bounds, first, gap_bytes, repeats, turn)
     ids, marks = order.rows(positions)
-    return plan_samples(index, ids, bounds, first, gap_bytes, repeats, marks, turn)
+    works = None if chunk_plan is None else list(map(chunk_plan.decide, range(first, last)))
+    return plan_samples(index, ids, bounds, first, gap_bytes, repeats, marks, turn, works)
 
 
 def _plan_rows(
@@ -337,6 +340,7 @@ def plan_samples(
     repeats: int = 0,
     marks: Marks | None = None,
     turn: tuple[int, int] = (0, 1),
+    works: Works | None = None,
 ) -> list[Group]:
     """Plan steps from `first` on that hold these samples; see `plan_steps`.
 
@@ -344,10 +348,11 @@ def plan_samples(
     repeats:  of the last step.
     marks:    of each of the samples, to be handed on.
     turn:     number of this reader, and of all readers; see `merge`.
+    works:    what a `ChunkPlan` decided for each step.
     """
     count = len(bounds) - 1
     labels = index.labels(ids)
-    placed, placed_bounds, layouts = place_batches(index, ids, bounds)
+    placed, placed_bounds, layouts = place_batches(index, ids, bounds, works)
     if gap_bytes is None:
         requests = separate(placed, placed_bounds)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -106,6 +107,8 @@ def cuts(draw: st.DrawFn) -> dict[str, Any]:
         "kind": draw(st.sampled_from(["npy", "zarr", "h5", "contiguous h5"])),
         "world": draw(st.integers(1, 3)),
         "batch": draw(st.integers(1, 5)),
+        "decoded": draw(st.integers(0, 4 * math.prod(shape))),
+        "shuffle": draw(st.sampled_from(["exact", "blocked"])),
     }
 
 
@@ -114,7 +117,8 @@ def test_every_window_once_in_any_world(
     cut: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Each window and its target come once an epoch over all ranks, with the bytes of the slice,
-    and a rank that is resumed goes on with the same windows."""
+    and a rank that is resumed goes on with the same windows, whatever memory there is for decoded
+    chunks."""
     folder = tmp_path_factory.mktemp("windows")
     rng = np.random.default_rng(0)
     array = rng.integers(1, 1 << 30, cut["shape"]).astype(np.int32)
@@ -138,7 +142,12 @@ def test_every_window_once_in_any_world(
     assert len(dataset) == len(expected)
     came: list[int] = []
     world = min(cut["world"], len(expected))  # each rank needs a window
-    options: dict[str, Any] = {"seed": 3, "world_size": world}
+    options: dict[str, Any] = {
+        "seed": 3,
+        "world_size": world,
+        "shuffle": cut["shuffle"],
+        "budget": penstock.Budget(decoded_bytes=cut["decoded"]),
+    }
     for rank in range(world):
         loader = penstock.Loader(dataset, cut["batch"], rank=rank, **options)
         batches = [(batch.ids.copy(), batch[name].copy()) for batch in loader]

@@ -7,6 +7,6 @@ opens no file and knows neither formats nor layouts. Its module is imported when
 
 from __future__ import annotations
 
-from .registry import RECENT, CompressedChunk, NullRow, decode_samples, decode_windows
+from .registry import RECENT, CompressedChunk, NullRow, decode_chunk, decode_samples
 
-__all__ = ["RECENT", "CompressedChunk", "NullRow", "decode_samples", "decode_windows"]
+__all__ = ["RECENT", "CompressedChunk", "NullRow", "decode_chunk", "decode_samples"]

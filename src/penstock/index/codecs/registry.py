@@ -8,14 +8,14 @@ fails with the name of the package to install.
 The chunks decoded last are kept, because the next batch may need other samples of them, in half of
 the memory of the loaders' budgets and in `limits.decoded_chunks_bytes_max` at most, or in
 `Budget.decoded_bytes`.
-Their bytes are read again all the same: the plan of a step does not know what is decoded.
-`shuffle="blocked"` keeps samples of one compressed chunk near each other.
+Their bytes are read again all the same: the plan of a step does not know what is decoded, except of
+windows (`plan.chunk_plan`). `shuffle="blocked"` keeps samples of one compressed chunk near each
+other.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -27,9 +27,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from ...engine.threads import ThreadPool
-from ..fields import Field
-from ..layout import Windows
 
 
 class Strings(Protocol):
@@ -203,7 +200,7 @@ def decode_samples(
 
     ValueError if a chunk does not hold what its index says.
     """
-    decoded = [_decode_chunk(codec, options, compressed, owner) for compressed in chunks]
+    decoded = [decode_chunk(codec, options, compressed, owner) for compressed in chunks]
     arrays = [array for array in decoded if isinstance(array, np.ndarray)]
     if decoded and len(arrays) == len(decoded):
         shape, dtype = arrays[0].shape[1:], arrays[0].dtype
@@ -216,54 +213,18 @@ def decode_samples(
     return [decoded[c][r] for c, r in zip(chunk.tolist(), row.tolist(), strict=True)]
 
 
-def decode_windows(
-    field: Field,
-    layout: Windows,
-    chunks: Sequence[CompressedChunk],
-    chunk: npt.NDArray[np.int64],
-    pair: npt.NDArray[np.int64],
-    windows: npt.NDArray[np.int64],
-) -> npt.NDArray[Any]:
-    """Decode windows, each chunk once, by as many threads as there are cores.
-
-    chunk, pair:  window `pair[i]` meets chunk `chunks[chunk[i]]`.
-    windows:      their numbers.
-
-    ValueError if a chunk does not hold what its index says.
-    """
-    codec = field.codec
-    assert codec is not None
-    samples = np.empty((len(windows), *layout.grid.size), field.dtype)
-    origins = layout.grid.find_origins(windows)
-    order = np.argsort(chunk, kind="stable")
-    edges = np.searchsorted(chunk[order], np.arange(len(chunks) + 1)).tolist()
-
-    def fill(number: int) -> None:
-        compressed = chunks[number]
-        decoded = _decode_chunk(codec.name, codec.options, compressed, (layout.chunks,))
-        shape = (compressed.samples, *layout.chunk[1:])
-        if not isinstance(decoded, np.ndarray) or decoded.shape != shape:
-            raise ValueError(f"a chunk is not {shape} of {field.dtype} after decoding")
-        rows = pair[order[edges[number] : edges[number + 1]]]
-        layout.gather(compressed.number, decoded, origins[rows], [samples[row] for row in rows])
-
-    threads = min(len(chunks), len(os.sched_getaffinity(0)))
-    if threads < 2:
-        for number in range(len(chunks)):
-            fill(number)
-    else:
-        with ThreadPool(threads, "penstock-decode") as pool:
-            for _ in pool.map(fill, range(len(chunks))):
-                pass
-    return samples
-
-
-def _decode_chunk(
+def decode_chunk(
     codec: str,
     options: Mapping[str, Any],
     compressed: CompressedChunk,
     owner: tuple[object, ...] | None,
 ) -> Decoded:
+    """Decode a chunk, or find it among those that were decoded last.
+
+    owner:  layout and codec that its number belongs to; None: it is not kept.
+
+    ValueError if it does not hold what its index says.
+    """
     key = None if owner is None else (*owner, compressed.number)
     decoded = None if key is None else RECENT.get(key)
     if decoded is None:

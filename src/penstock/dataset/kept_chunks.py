@@ -1,0 +1,168 @@
+"""Decoding of windows from chunks, and the memory for what later steps need of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..engine.threads import ThreadPool
+from ..errors import UsageError
+from ..index import codecs
+from ..index.fields import Field
+from ..index.layout import Layout, Windows
+from ..plan.batch_layout import FieldChunks
+from ..plan.chunk_plan import FieldWork, Use
+
+Array = npt.NDArray[Any]
+_poll_s = 0.1
+
+
+class MissingPieceError(Exception):
+    """What a plan says is in memory is not: an earlier step failed, or another iterator took it."""
+
+
+class KeptChunks:
+    """What one iterator keeps of decoded chunks, as its `ChunkPlan` says, and the turns of its
+    steps: each finds what the steps before it have left.
+
+    before:  of the last iterator, which gives up its whole chunks.
+    """
+
+    def __init__(self, first_step: int, before: KeptChunks | None = None) -> None:
+        self.pieces: dict[Use, tuple[Any, Array]] = {}
+        """By use: the place in the window, and the values."""
+        self.wholes: dict[tuple[int, int], Array] = {} if before is None else before._give_up()
+        """By array and chunk."""
+        self._next_step = first_step
+        self._turn = threading.Condition()
+
+    def list_wholes(self) -> dict[int, list[int]]:
+        """List the whole chunks of each array."""
+        listed: dict[int, list[int]] = {}
+        for array, chunk in self.wholes:
+            listed.setdefault(array, []).append(chunk)
+        return listed
+
+    @contextmanager
+    def turn(self, step: int, is_closed: Callable[[], bool]) -> Iterator[None]:
+        """Wait until all earlier steps are built or have failed, and hold the turn.
+
+        is_closed:  asked now and then; UsageError if it says so.
+        """
+        with self._turn:
+            while self._next_step < step:
+                if is_closed():
+                    raise UsageError("the iterator was closed")
+                self._turn.wait(_poll_s)
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._next_step = step + 1
+                self._turn.notify_all()
+
+    def find_whole(self, array: int, chunk: int) -> Array:
+        whole = self.wholes.get((array, chunk))
+        if whole is None:
+            raise MissingPieceError
+        return whole
+
+    def take_piece(self, use: Use) -> tuple[Any, Array]:
+        piece = self.pieces.pop(use, None)
+        if piece is None:
+            raise MissingPieceError
+        return piece
+
+    def keep(self, layouts: Sequence[Layout], work: FieldWork, chunk: int, decoded: Array) -> None:
+        """Keep what is planned of a decoded chunk."""
+        if chunk in work.keep:
+            self.wholes[work.array, chunk] = decoded
+        cuts = work.cuts.get(chunk, ())
+        for field in {use.field for use in cuts}:
+            uses, layout = [use for use in cuts if use.field == field], layouts[field]
+            assert isinstance(layout, Windows)
+            origins = layout.grid.find_origins(np.array([use.window for use in uses]))
+            for use, (into, taken) in zip(uses, layout.overlap(chunk, origins), strict=True):
+                self.pieces[use] = into, decoded[taken].copy()
+
+    def drop(self, work: FieldWork) -> None:
+        """Drop what later steps do not need first."""
+        for kept in work.dropped:
+            if isinstance(kept, Use):
+                self.pieces.pop(kept, None)
+            else:
+                self.wholes.pop((work.array, kept), None)
+
+    def _give_up(self) -> dict[tuple[int, int], Array]:
+        self.pieces, wholes, self.wholes = {}, self.wholes, {}
+        return wholes
+
+
+def decode_windows(
+    field: Field,
+    layouts: Sequence[Layout],
+    layout: Windows,
+    chunks: Sequence[codecs.CompressedChunk],
+    places: FieldChunks,
+    kept: KeptChunks | None,
+) -> Array:
+    """Decode windows, each chunk once, by as many threads as there are cores.
+
+    layouts:  of all fields.
+    chunks:   those that were read.
+    kept:     memory for what the plan keeps; if there is none, of chunks decoded last.
+
+    ValueError if a chunk does not hold what its index says; MissingPieceError.
+    """
+    codec, work, windows, pair = field.codec, places.work, places.row, places.pair
+    assert codec is not None
+    assert pair is not None
+    samples = np.empty((len(windows), *layout.grid.size), field.dtype)
+    origins = layout.grid.find_origins(windows)
+    order = np.argsort(places.chunk, kind="stable")
+    edges = np.searchsorted(places.chunk[order], np.arange(len(chunks) + 1)).tolist()
+
+    def gather(chunk: int, decoded: Array, rows: Any) -> None:
+        layout.gather(chunk, decoded, origins[rows], [samples[row] for row in rows])
+
+    def decode(number: int) -> None:
+        compressed = chunks[number]
+        owner = None if kept else (layout.chunks,)
+        decoded = codecs.decode_chunk(codec.name, codec.options, compressed, owner)
+        shape = (compressed.samples, *layout.chunk[1:])
+        if not isinstance(decoded, np.ndarray) or decoded.shape != shape:
+            raise ValueError(f"a chunk is not {shape} of {field.dtype} after decoding")
+        gather(compressed.number, decoded, pair[order[edges[number] : edges[number + 1]]])
+        if kept is not None and work is not None:
+            kept.keep(layouts, work, compressed.number, decoded)
+
+    tasks = [partial(decode, number) for number in range(len(chunks))]
+    if kept is not None and work is not None:
+        rows_of: dict[int, list[int]] = {}
+        for use in work.wholes:
+            rows_of.setdefault(use.chunk, []).append(use.row)
+        tasks += [
+            partial(gather, chunk, kept.find_whole(work.array, chunk), rows)
+            for chunk, rows in rows_of.items()
+        ]
+        for use in work.pieces:
+            into, values = kept.take_piece(use)
+            samples[use.row][into] = values
+    threads = min(len(tasks), len(os.sched_getaffinity(0)))
+    if threads < 2:
+        for task in tasks:
+            task()
+    else:
+        with ThreadPool(threads, "penstock-decode") as pool:
+            for _ in pool.map(lambda task: task(), tasks):
+                pass
+    if kept is not None and work is not None:
+        kept.drop(work)
+    return samples
