@@ -113,6 +113,8 @@ decoded_chunks_bytes_max = 256 * MIB
 much; the least recently used are dropped first."""
 uses_ahead_max = 1 << 16
 """Needs of chunks by later windows that a plan of decoded chunks knows; some 30 MB."""
+piece_bytes = 512
+"""Memory of a kept piece of a chunk besides its values."""
 uses_a_step = 4096
 """Needs of chunks that such a plan looks up for each step; about as much work as some ms."""
 decoded_chunk_bytes_max = 4096 * MIB

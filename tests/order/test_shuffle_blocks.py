@@ -98,5 +98,4 @@ def test_samples_decoded_together_are_blocks() -> None:
     chosen = choose_chunk_blocks(10_000, 100, 512)
     assert (chosen.shuffle, chosen.block, chosen.group) == ("blocked", 100, 5)
     assert choose_chunk_blocks(50, 100, 8).block == 50
-    assert choose_chunk_blocks(10_000, 100, 8, 4).group == 4
     assert choose_chunk_blocks(10_000, 1, 512).shuffle == "exact"

@@ -16,7 +16,7 @@ from penstock.index.layout import RowTable, Windows
 from penstock.index.windows import WindowGrid
 from penstock.plan.chunk_plan import ChunkPlan, Use
 
-ITEM = np.dtype("u1")
+ITEM = np.dtype("V4096")
 
 
 def lay_out(length: int, chunk: int, size: int, stride: int, target: int) -> list[Windows]:
@@ -49,7 +49,7 @@ class Replay:
             self.list_samples,
             0,
             self.steps,
-            room_bytes,
+            room_bytes * ITEM.itemsize,
             {},
         )
         self.pieces: set[Use] = set()
@@ -93,7 +93,7 @@ class Replay:
         self.plan.forget(step)
 
     def count_bytes(self) -> int:
-        chunk_bytes = math.prod(self.layouts[0].chunk)
+        chunk_bytes = math.prod(self.layouts[0].chunk) * ITEM.itemsize
         return len(self.wholes) * chunk_bytes + sum(use.bytes for use in self.pieces)
 
 
@@ -123,9 +123,9 @@ def test_every_need_is_met_within_memory(
     replay = Replay(lay_out(length, chunk, size, stride, target), batch, rooms[0], seed)
     for step in range(replay.steps):
         room_bytes = rooms[step * len(rooms) // replay.steps]
-        replay.plan.adopt(room_bytes)
+        replay.plan.adopt(room_bytes * ITEM.itemsize)
         replay.run(step)
-        assert replay.count_bytes() <= room_bytes
+        assert replay.count_bytes() <= room_bytes * ITEM.itemsize
     assert not replay.pieces
     assert sum(replay.decodes.values()) >= len(replay.decodes)
 

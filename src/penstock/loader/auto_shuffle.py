@@ -24,8 +24,7 @@ from ..engine.open import open_engine
 from ..errors import UsageError
 from ..index.layout import Chunked, Windows
 from ..index.read_cost import measure_cost, summarize_cost
-from ..index.table import Index
-from ..order.order import Order, Ordering, parse_shuffle
+from ..order.order import Order, Ordering, Shuffle, parse_shuffle
 from ..order.shuffling import (
     Blocking,
     choose_blocks,
@@ -33,13 +32,16 @@ from ..order.shuffling import (
     shuffle_quality,
     window_samples,
 )
+from ..plan.readahead import Session
 from ..plan.steps import Steps
 from ..ranks.gather import find_store
 from ..ranks.place import Place, find_reader
 
 log = logging.getLogger("penstock")
 
-_window_blocks = 4  # of windows, mixed with each other, so that a batch is not of one place
+_window_groups = 4, 2, 1  # blocks of windows that are mixed, so that a batch is not of one place
+_few_decodes = 4.5  # of a chunk in an epoch
+_planned_samples = 4096  # whose chunks are planned to count their decodes
 
 
 class AutoShuffle:
@@ -130,15 +132,11 @@ def choose_shuffle(
     index = dataset.index
     one_in = index.count / max(1, len(dataset))  # samples of which one is selected
     chunked = [layout for layout in index.layouts if isinstance(layout, Chunked)]
+    if any(isinstance(layout, Windows) for layout in chunked):
+        return _choose_window_blocks(dataset, budget, global_batch, world_size), None
     if chunked:
-        windows = [layout for layout in chunked if isinstance(layout, Windows)]
-        if windows:
-            room = _count_elements(index, budget) // _window_blocks
-            together = float(windows[0].count_neighbours(room))
-        else:
-            together = float(np.median(chunked[0].chunk_samples))
-        block, least = max(1, int(together / one_in)), _window_blocks if windows else 1
-        return choose_chunk_blocks(len(dataset), block, global_batch, least), None
+        block = max(1, int(float(np.median(chunked[0].chunk_samples)) / one_in))
+        return choose_chunk_blocks(len(dataset), block, global_batch), None
     window = window_samples(index.mean_bytes, rows, world_size, budget.readahead_bytes)
     engine = open_engine(index.files, budget, index.mean_bytes)
     try:
@@ -170,12 +168,42 @@ def choose_shuffle(
     return chosen, probed
 
 
-def _count_elements(index: Index, budget: Budget) -> int:
-    """Elements of each array that half of the memory for decoded chunks holds."""
-    pairs = zip(index.fields, index.layouts, strict=True)
-    arrays = {id(layout.chunks): field for field, layout in pairs if isinstance(layout, Windows)}
-    size = sum(field.dtype.itemsize for field in arrays.values())
-    return kept_decoded_bytes(budget) // 2 // size
+def _choose_window_blocks(
+    dataset: Dataset, budget: Budget, global_batch: int, world_size: int
+) -> Blocking:
+    """Choose the order nearest to exact of which a rank decodes a chunk few times, as planned; or
+    the one that decodes least."""
+    index, room_bytes = dataset.index, kept_decoded_bytes(budget)
+    fields = {
+        id(layout.chunks): (layout, field.dtype.itemsize)
+        for layout, field in zip(index.layouts, index.fields, strict=True)
+        if isinstance(layout, Windows)
+    }
+    selected = len(dataset) / max(1, index.count)
+    chunks = selected * sum(layout.chunks.count for layout, _ in fields.values())
+    elements = room_bytes // 2 // sum(itemsize for _, itemsize in fields.values())
+    first, _ = next(iter(fields.values()))
+    steps = Steps(len(dataset), global_batch, world_size)
+
+    def estimate_decodes(shuffle: Shuffle, block: int, group: int) -> float:
+        order = dataset.order(0, shuffle=shuffle, block=block, group=group).at_epoch(0)
+        session = Session(index, order, steps, 0, memory=(room_bytes, {}))
+        return session.estimate_decodes(_planned_samples // steps.rows(0, 0) + 1, chunks)
+
+    tried: list[tuple[float, Blocking]] = []
+    for group in (0, *_window_groups):
+        shuffle: Shuffle = "blocked" if group else "exact"
+        block = int(first.count_neighbours(elements // group) * selected) if group else 1
+        block = min(max(1, block), len(dataset))
+        group = max(group, min(global_batch, len(dataset)) // block if group else 1)
+        decodes = estimate_decodes(shuffle, block, group)
+        reason = f"each chunk is decoded {decodes:.1f} times an epoch"
+        if group > 1 or block > 1:
+            reason += f", {tried[0][0]:.1f} times if exact"
+        tried.append((decodes, Blocking(shuffle, block, group, 1.0, reason)))
+        if decodes <= _few_decodes:
+            break
+    return min(tried, key=lambda one: max(one[0], _few_decodes))[1]
 
 
 def agree_on_choice(

@@ -134,18 +134,16 @@ def window_samples(mean_bytes: float, rows: int, world_size: int, readahead_byte
     return max(1, rank_samples * world_size // 2)
 
 
-def choose_chunk_blocks(
-    count: int, chunk_samples: int, global_batch: int, least: int = 1
-) -> Blocking:
+def choose_chunk_blocks(count: int, chunk_samples: int, global_batch: int) -> Blocking:
     """Choose blocks for samples that are stored in compressed chunks of `chunk_samples` samples.
 
-    Each step reads each of its chunks once, so a group is as many blocks as a step holds, at
-    least `least`. Nothing has to be measured.
+    Each step reads each of its chunks once, so a group is as many blocks as a step holds. Nothing
+    has to be measured.
     """
     if chunk_samples == 1:
         return Blocking("exact", 1, 1, 1.0, "no two samples are decoded together")
     block = min(chunk_samples, count)
-    group = max(least, min(global_batch, count) // block)
+    group = max(1, min(global_batch, count) // block)
     reason = f"{chunk_samples} samples are decoded together, so they are blocks"
     return Blocking("blocked", block, group, 1.0, reason)
 

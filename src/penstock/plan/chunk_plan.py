@@ -145,6 +145,8 @@ class ChunkPlan:
             for array in self._arrays:
                 listed += array.list_uses(ids.view(np.int64), bounds, self._next_listed)
             self._next_listed = last
+            for array in self._arrays:
+                array.sees_end = last == self._steps
 
 
 class _ArrayPlan:
@@ -159,6 +161,7 @@ class _ArrayPlan:
         self._chunk_bytes = math.prod(layout.chunk) * itemsize
         self.total_bytes = self._chunk_bytes * layout.chunks.count
         self.room_bytes = 0
+        self.sees_end = False
         self._bytes = 0  # of what is kept
         self._decided_bytes = self._listed_bytes = 0  # of all pieces so far
         self._ahead_uses = 0
@@ -183,7 +186,8 @@ class _ArrayPlan:
         columns = []
         for field, layout in self._fields.items():
             pair, chunk = layout.find_pairs(samples)
-            size = layout.measure_pieces(samples.take(pair), chunk) * self._itemsize
+            elements = layout.measure_pieces(samples.take(pair), chunk)
+            size = elements * self._itemsize + limits.piece_bytes
             columns.append((np.full(len(pair), field), pair, chunk, size))
         number, pair, chunk, size = map(np.concatenate, zip(*columns, strict=True))
         step = np.searchsorted(bounds, pair, side="right") - 1
@@ -229,8 +233,7 @@ class _ArrayPlan:
             self._keep_whole(chunk)  # its next use is another one now
         for chunk in decoding:
             later = self._list_later(chunk, _ahead * self.room_bytes)
-            size = sum(use.bytes for use in later)
-            if self.total_bytes <= self.room_bytes or size > 1.5 * self._chunk_bytes:
+            if self.total_bytes <= self.room_bytes or self._wants_whole(later):
                 self._keep_whole(chunk)
                 works[decoding[chunk]].keep.add(chunk)
                 continue
@@ -247,6 +250,14 @@ class _ArrayPlan:
             works[decoding[chunk]].cuts.setdefault(chunk, []).extend(later)
         works[max(works)].dropped = self._drop_farthest()
         return works
+
+    def _wants_whole(self, later: list[Use]) -> bool:
+        """True if pieces would take more memory, on average, than the chunk that they are of."""
+        size = float(sum(use.bytes for use in later))
+        seen_bytes = max(1, self._listed_bytes - self._decided_bytes)
+        if not self.sees_end:  # then, as many more come
+            size *= max(1.0, _ahead * self.room_bytes / seen_bytes)
+        return size > 1.5 * self._chunk_bytes
 
     def _list_later(self, chunk: int, ahead_bytes: float) -> list[Use]:
         """List the uses to come that are not in memory, within so many bytes of pieces."""

@@ -86,6 +86,19 @@ class Session:
         if self._chunk_plan is not None:
             self._chunk_plan.adopt(decoded_bytes)
 
+    def estimate_decodes(self, steps_max: int, chunks: float) -> float:
+        """Estimate the decodes of each of so many chunks of windows in an epoch, by those that the
+        second half of the first steps decodes once more."""
+        assert self._chunk_plan is not None
+        planned, again = min(steps_max, len(self._steps)), 0
+        decoded: set[tuple[int, int]] = set()
+        for step in range(planned):
+            for work in self._chunk_plan.decide(step).values():
+                reads = {(work.array, chunk) for chunk in work.reads}
+                again += len(reads & decoded) if step >= planned // 2 else 0
+                decoded |= reads
+        return 1 + again / (planned - planned // 2) * len(self._steps) / chunks
+
     def _list_samples(self, first: int, last: int) -> tuple[Ids, Int]:
         positions, bounds, _ = self._steps.positions(first, last, self._rank, self._order)
         return self._order.rows(positions)[0], bounds
