@@ -446,7 +446,7 @@ class Windows(Chunked):
             else:
                 start, end = self.first.take(cell), self.first.take(cell + 1)
             high = np.minimum(low[:, axis] + size, end)
-            elements *= high - np.maximum(low[:, axis], start)
+            elements *= np.maximum(high - np.maximum(low[:, axis], start), 0)
         return elements
 
     def gather(self, place: int, decoded: npt.NDArray[Any], origins: Int, rows: Any) -> None:
@@ -466,7 +466,7 @@ class Windows(Chunked):
         shape = np.minimum((rows, *self.chunk[1:]), self.grid.shape - start)
         low = origins - start
         source = np.maximum(low, 0)
-        stop = np.minimum(low + np.array(self.grid.size), shape)
+        stop = np.maximum(np.minimum(low + np.array(self.grid.size), shape), source)
         into = source - low
         ends = into + (stop - source)
         columns = (into.tolist(), ends.tolist(), source.tolist(), stop.tolist())
