@@ -72,7 +72,7 @@ def test_better_chunks_are_better(tmp_path: Path, ending: str) -> None:
     assert fitted.now is not None
     assert fitted.now.decoded == pytest.approx(96 * 40 / (48 * 8))
     assert fitted.better is not None
-    assert "decodes 10 times its bytes; of" in fitted.describe()
+    assert "decodes 10 times its bytes; of" in fitted.describe("a.npy")
     assert fitted.chunks == "time=48,lat=8,lon=64"
     again = fit(write(tmp_path / f"b{ending}", fitted.better.chunk), window=window)
     assert again.now == fitted.better
@@ -95,7 +95,7 @@ def test_records_read_in_place(tmp_path: Path) -> None:
     assert list(fit_arrays(penstock.open(path, index="memory"))) == []
     fitted = fit(path, window={0: 12})
     assert fitted.better is None
-    assert "in 1 runs of 122,880 bytes" in fitted.describe()
+    assert "in 1 runs of 122,880 bytes" in fitted.describe("a.npy")
     fitted = fit(path, window={0: 12, 2: 8})
     assert fitted.runs == 480
     assert fitted.better is not None

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..convert.arrays import Rechunked, convert_arrays
 from ..convert.conversion import convert as convert_data
 from ..convert.manifest import Converted
 from ..convert.tokenization import Tokenized
@@ -24,7 +25,13 @@ def convert(
     path: DataPath,
     destination: Annotated[str, typer.Argument(help="The folder to write, new or empty.")],
     *,
-    to: str = setting(..., "tar, tfrecord, records or lmdb.", metavar="FORMAT"),
+    to: str = setting(..., "tar, tfrecord, records or lmdb; zarr for arrays.", metavar="FORMAT"),
+    chunks: str | None = setting(
+        None, "Zarr: elements of a chunk, with commas: time=24,lat=64.", metavar="AXIS=SIZE"
+    ),
+    memory: str | None = setting(
+        None, "Zarr: for regions in memory.", metavar="SIZE", show_default="1GiB"
+    ),
     shard_bytes: str | None = setting(
         None, "Largest shard.", metavar="SIZE", show_default="256MiB"
     ),
@@ -43,6 +50,8 @@ def convert(
 ) -> None:
     """Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify it.
 
+    With --to zarr, the arrays of a Zarr, HDF5 or NPY in other chunks.
+
     After Ctrl-C, a full disk or the end of the machine, the same command goes on where it was.
     Each shard is read back and compared before it gets its name.
 
@@ -55,8 +64,34 @@ def convert(
       penstock convert /data/imagenet/train /fast/small --to tar --resize 256
 
       penstock convert "/data/train-{000..099}.tar" /fast/train --to lmdb --field jpg --datum
+
+      penstock convert /data/era5.nc /fast/era5.zarr --to zarr --chunks time=24,lat=64,lon=64
     """
     started, largest = time.monotonic(), None
+    if to == "zarr":
+        others = {"--shard-bytes": shard_bytes, "--shards": shards, "--shuffle": shuffle}
+        others |= {"--name": name, "--keys": keys, "--resize": resize, "--raw": raw or None}
+        for other in [*(n for n, given in others.items() if given is not None), *options]:
+            if other != "fill":
+                raise UsageError(f"{other} does not go with --to zarr: leave it out")
+        with (
+            console.show_progress(f"Writing {destination}", "regions") as progress,
+            console.print_warnings(),
+        ):
+            rechunked = convert_arrays(
+                path,
+                destination,
+                _parse_chunks(chunks),
+                fields=field,
+                fill=bool(options.get("fill")),
+                memory_bytes=int(parse_amount("--memory", memory or "1GiB", "1GiB")),
+                force=force,
+                progress=progress,
+            )
+        _show_rechunked(rechunked, time.monotonic() - started)
+        return
+    if chunks or memory:
+        raise UsageError("--chunks and --memory are of --to zarr: leave them out")
     if shard_bytes is not None:
         largest = int(parse_amount("--shard-bytes", shard_bytes, "1GiB"))
     source = open_data(path, options)
@@ -81,6 +116,25 @@ def convert(
             progress=progress,
         )
     _show_converted(done, time.monotonic() - started)
+
+
+def _parse_chunks(text: str | None) -> dict[str, int]:
+    try:
+        pairs = [pair.split("=") for pair in (text or "").split(",")]
+        return {axis.strip(): int(size) for axis, size in pairs}
+    except ValueError:
+        raise UsageError(
+            f"--chunks is {text!r}: use AXIS=SIZE,..., such as time=24,lat=64"
+        ) from None
+
+
+def _show_rechunked(done: Rechunked, seconds: float) -> None:
+    what = f"{counted(len(done.decoded), 'array')} in {done.chunks:,} chunks"
+    most = max(done.decoded, key=lambda name: done.decoded[name], default="")
+    if done.decoded.get(most, 0) > 1.05:
+        what += f", those of {most!r} decoded {done.decoded[most]:,.3g} times (--memory)"
+    how = _describe_progress(done.written, done.regions, "verified", seconds)
+    console.show(f"[bold]{console.escape(done.path)}[/]: {what}; {how}")
 
 
 def _show_converted(done: Converted, seconds: float) -> None:

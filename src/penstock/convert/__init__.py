@@ -2,9 +2,10 @@
 
 `convert` reads a data set through a `Loader`, writes it as shards (tar, TFRecord, fixed-size
 records) or as an LMDB environment, verifies each file by reading it back, and resumes after any
-interruption. `tokenize` does so with the tokens of texts, which it has encoded in processes. The
-nouns: a conversion, its manifest, a recipe (how one data set goes into one kind of container), a
-shard, a container's encoder, a tokenizer file. The encoders of containers are handed out for the
+interruption. `tokenize` does so with the tokens of texts, which it has encoded in processes, and
+`convert_arrays` with arrays, which it writes in other chunks. The nouns: a conversion, its
+manifest, a recipe (how one data set goes into one kind of container), a shard, a container's
+encoder, a tokenizer file, a region of an array. The encoders of containers are handed out for the
 generators of the benchmark.
 
 The folder must not know how reads are planned or executed, nor anything of the command line or
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
+    from .arrays import convert_arrays as convert_arrays
     from .containers import encode_example as encode_example
     from .containers import encode_npy as encode_npy
     from .containers import encode_npy_header as encode_npy_header
@@ -32,6 +34,7 @@ else:
     __all__, __getattr__ = hand_out(
         __name__,
         {
+            "arrays": "convert_arrays",
             "containers": "encode_example encode_npy encode_npy_header encode_record_head "
             "encode_tar_end encode_tar_member mask_crc",
             "conversion": "convert",

@@ -178,6 +178,7 @@ class MeasuredChunks:
             os.ftruncate(self._file, self._bytes)
             os.pwrite(self._file, self._about, 0)
         os.ftruncate(self._file, self._bytes)
+        os.posix_fallocate(self._file, 0, self._bytes)  # a full disk ends a process that maps it
         shape = (self.count,)
         self._marks = np.memmap(self._path, np.int64, "r+", offset=_prelude_bytes, shape=shape)
         offset = _prelude_bytes + 8 * self.count
@@ -202,6 +203,10 @@ class MeasuredChunks:
         """Write a chunk, and then its mark."""
         self._view(chunk)[:] = numbers
         self._marks[chunk] = self._sum_up(numbers)
+
+    def forget(self, chunks: int | slice) -> None:
+        """Let chunks be missing."""
+        self._marks[chunks] = 0
 
     def fill(
         self,

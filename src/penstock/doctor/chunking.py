@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ..dataset.dataset import Dataset
+from ..engine.open import is_url
 from ..index.fields import Field
 from ..index.formats.chunk_grid import CELLS_MAX, count_cells
 from ..index.layout import Boxes, Chunked, Layout, Windows
@@ -22,7 +25,6 @@ from ..index.windows import WindowGrid
 
 _CHUNK_COST_BYTES = 64 << 10
 _CHUNK_BYTES_MIN, _CHUNK_BYTES_MAX = 64 << 10, 16 << 20
-_ORIGINS_MAX = 1 << 16
 _ARRAYS_MAX = 4
 _RUN_BYTES_MIN = 4096
 _WASTE_MIN, _GAIN_MIN = 2, 1.5
@@ -55,8 +57,8 @@ class ArrayFit(NamedTuple):
     runs: int
     better: ChunkFit | None
 
-    def describe(self) -> str:
-        """Describe it in a sentence."""
+    def describe(self, path: str) -> str:
+        """Describe it in a sentence, with the command that rewrites the data."""
         size, sample_bytes = self.grid.size, math.prod(self.grid.size) * self.itemsize
         says = f"a sample is {size} of {self.grid.shape}, {sample_bytes:,} bytes"
         if self.now is None:
@@ -70,7 +72,12 @@ class ArrayFit(NamedTuple):
         if self.better is None:
             return says
         than = f"it would meet {self.better.met:,.3g} and decode {self.better.decoded:,.3g} times"
-        return f"{says}; of chunks {self.chunks} {than}"
+        says = f"{says}; of chunks {self.chunks} {than}"
+        if not path:  # of several files
+            return says
+        out = os.path.splitext(os.path.basename(path) if is_url(path) else path)[0]
+        names = f"{shlex.quote(path)} {shlex.quote(f'{out}-chunks.zarr')}"
+        return f"{says}: `penstock convert {names} --to zarr --chunks {self.chunks}`"
 
     @property
     def chunks(self) -> str:
@@ -145,19 +152,12 @@ def _list_chunks(grid: WindowGrid, now: Sequence[int]) -> Iterator[ChunkFit]:
         if grid.steps[axis] > 1:
             near |= {stride, math.gcd(size, stride), *(size << n for n in (1, 2, 3, 4, 6))}
         sizes.append(sorted({min(max(1, one), all_of_it) for one in near}))
-    met = [{size: _count_met(grid, at, size) for size in tried} for at, tried in enumerate(sizes)]
+    met = [{size: grid.count_met(at, size) for size in tried} for at, tried in enumerate(sizes)]
     for chunk in itertools.islice(itertools.product(*sizes), 50_000):
         count = math.prod(met[axis][size] for axis, size in enumerate(chunk))
         yield ChunkFit(chunk, count, count * math.prod(chunk) / math.prod(grid.size))
 
 
 def _measure_fit(grid: WindowGrid, chunk: tuple[int, ...]) -> ChunkFit:
-    met = math.prod(_count_met(grid, axis, size) for axis, size in enumerate(chunk))
+    met = math.prod(grid.count_met(axis, size) for axis, size in enumerate(chunk))
     return ChunkFit(chunk, met, met * math.prod(chunk) / math.prod(grid.size))
-
-
-def _count_met(grid: WindowGrid, axis: int, chunk: int) -> float:
-    """Count the chunks along an axis that a sample meets, on average."""
-    steps = np.arange(min(grid.steps[axis], _ORIGINS_MAX), dtype=np.int64)
-    low = grid.start[axis] + steps * grid.stride[axis]
-    return float(((low + grid.size[axis] - 1) // chunk - low // chunk + 1).mean())

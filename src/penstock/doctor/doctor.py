@@ -396,9 +396,10 @@ def _list_findings(
     yield from _examine_place(dataset.index.files.root, mount)
     yield _examine_files(dataset, machine)
     yield _examine_memory(dataset, machine, cached)
+    is_one = dataset.index.format == "zarr" or len(dataset.index.files) == 1
     for fit in fit_arrays(dataset):
         level: Level = "good" if fit.better is None else "warning"
-        yield Finding(level, f"chunks of {fit.name}", fit.describe())
+        yield Finding(level, f"chunks of {fit.name}", fit.describe(dataset.path if is_one else ""))
     if read is not None and not read.cold and not is_url(dataset.index.files.root):
         says = "it could not be dropped from the page cache, so that storage was not measured"
         if mount is not None and mount.file_system in ("tmpfs", "ramfs"):

@@ -90,6 +90,13 @@ class WindowGrid:
             filled[row] = window
         return filled
 
+    def count_met(self, axis: int, chunk: int) -> float:
+        """Count the chunks of this size along an axis that a box meets, on average."""
+        steps = np.arange(min(self.steps[axis], 1 << 16), dtype=np.int64)
+        low = self.start[axis] + steps * self.stride[axis]
+        high = np.minimum(low + self.size[axis], self.shape[axis]) - 1
+        return float((high // chunk - np.maximum(low, 0) // chunk + 1).mean())
+
     def described(self) -> Description:
         axes = {name: getattr(self, name) for name in (*_AXES, "count", "axes")}
         return axes | ({"fill": self.fill} if self.fill else {})

@@ -59,6 +59,7 @@ from .sandbox import BlockFile, Sandbox
 from .shards import Scan, number_first
 from .windowing import (
     ArrayChunks,
+    ArrayNotes,
     CoordinateSpan,
     NamedArray,
     PlainRows,
@@ -66,6 +67,7 @@ from .windowing import (
     build_index,
     check_spans,
     cut_windows,
+    encode_fill,
     find_edges,
     is_coordinate,
     measure_span,
@@ -380,6 +382,54 @@ def _list_axes(at: str, dataset: Any) -> tuple[str, ...]:
     if len(set(axes)) < len(axes):
         raise FormatError(f"{at} has two axes of one name ({', '.join(axes)}): rename one")
     return axes
+
+
+_OF_HDF5 = (
+    "CLASS",
+    "NAME",
+    "DIMENSION_LIST",
+    "REFERENCE_LIST",
+    "DIMENSION_LABELS",
+    "_Netcdf4Dimid",
+)
+"""Attributes by which HDF5 and NetCDF-4 keep dimensions, as the axes of `ArrayNotes` have them."""
+
+
+def note_arrays(source: StoreFile) -> tuple[dict[str, ArrayNotes], dict[str, Any]]:
+    """Note the datasets at the root, and the attributes of the file."""
+    with _open_file(source) as file:
+        notes = {}
+        names = _list_root(source, file, True)
+        for name in file.keys() - names:
+            what = f"{source.path} has {name!r} at its root, a group or a link"
+            raise FormatError(f"{what}: write the datasets alone into a file, and convert that")
+        for name in names:
+            dataset = file[name]
+            if "not a netCDF variable" in str(dataset.attrs.get("NAME", "")):
+                continue  # a dimension without values
+            attributes = _convert_attributes(dataset)
+            if "_FillValue" in attributes and dataset.dtype.kind in "biuf":
+                attributes["_FillValue"] = encode_fill(dataset.dtype, attributes["_FillValue"])
+            value = None if dataset.shape else np.asarray(dataset[()]).reshape(1)
+            axes = _list_axes(f"{source.path}, dataset {name!r}", dataset)
+            notes[name] = ArrayNotes(name, axes, attributes, value)
+        return notes, _convert_attributes(file)
+
+
+def _convert_attributes(node: Any) -> dict[str, Any]:
+    """Convert attributes to types of JSON; references are left out."""
+    attributes: dict[str, Any] = {}
+    for name, value in node.attrs.items():
+        numbers = np.asarray(value)
+        if name in _OF_HDF5 or numbers.dtype.kind not in "biufSUO":
+            continue
+        values = [
+            one.decode("utf-8", "replace") if isinstance(one, bytes) else one
+            for one in numbers.reshape(-1).tolist()
+        ]
+        if all(isinstance(one, bool | int | float | str) for one in values):
+            attributes[name] = values[0] if len(values) == 1 else values
+    return attributes
 
 
 def _is_label(dataset: Any, whole: bool) -> bool:

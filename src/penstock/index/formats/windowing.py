@@ -18,9 +18,11 @@ those, and repeats along the others.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -94,6 +96,24 @@ class ArrayChunks(NamedTuple):
             grid.file, np.where(grid.length < 0, 0, grid.offset), np.maximum(grid.length, 0)
         )
         return cls(table, find_edges(grid) if edges is None else edges, grid.chunk, codec)
+
+
+class ArrayNotes(NamedTuple):
+    """What a container says of an array beside its values: its path there, the names of its axes,
+    its attributes as xarray has them in Zarr 3, and its value if it has no axes."""
+
+    path: str
+    axes: tuple[str, ...]
+    attributes: dict[str, Any]
+    value: npt.NDArray[Any] | None = None
+
+
+def encode_fill(dtype: np.dtype[Any], fill: Any) -> Any:
+    """Encode the attribute `_FillValue` as xarray does in Zarr 3, where a float is base64."""
+    value = np.array(fill, dtype).reshape(-1)[0].item()
+    if dtype.kind == "f":
+        return base64.standard_b64encode(struct.pack("<d", value)).decode()
+    return value
 
 
 class WindowField(NamedTuple):

@@ -51,11 +51,13 @@ from .chunk_grid import (
 from .shards import Scan
 from .windowing import (
     ArrayChunks,
+    ArrayNotes,
     NamedArray,
     PlainRows,
     WindowRequest,
     build_index,
     cut_windows,
+    encode_fill,
     is_coordinate,
     name_axes,
 )
@@ -227,17 +229,71 @@ def _read_axes(store: Store, array: ZarrArray) -> tuple[str, ...]:
     document = _read_json(store, array.meta)
     names = document.get("dimension_names")
     if names is None:
-        attributes = document.get("attributes")
-        if array.meta.endswith(".zarray"):
-            beside = array.meta.removesuffix(".zarray") + ".zattrs"
-            here = not store.probe(unseen(store.root, [beside]))[1].any()
-            attributes = _read_json(store, beside) if here else None
-        names = attributes.get("_ARRAY_DIMENSIONS") if isinstance(attributes, dict) else None
+        names = _read_attributes(store, array.meta).get("_ARRAY_DIMENSIONS")
     is_list = isinstance(names, list) and all(isinstance(one, str | None) for one in names)
     axes = name_axes(names if is_list else None, len(array.shape))
     if len(set(axes)) < len(axes):
         raise FormatError(f"{array.where} has two axes of one name ({', '.join(axes)}): rename one")
     return axes
+
+
+def _read_attributes(store: Store, meta: str) -> dict[str, Any]:
+    """Read the attributes of an array or a group, by the name of its metadata."""
+    folder, _, name = meta.rpartition("/")
+    beside = f"{folder}/.zattrs".lstrip("/")
+    if name == "zarr.json":
+        attributes = _read_json(store, meta).get("attributes")
+    elif store.probe(unseen(store.root, [beside]))[1].any():
+        return {}
+    else:
+        attributes = _read_json(store, beside)
+    return attributes if isinstance(attributes, dict) else {}
+
+
+def note_arrays(store: Store) -> tuple[dict[str, ArrayNotes], dict[str, Any]]:
+    """Note the arrays of a group, or the one at the top, and the attributes of the group."""
+    notes = {}
+    listed = _list_group(store, scalars=True)
+    for name, path in listed.items():
+        meta, value = f"{path}/zarr.json".lstrip("/"), None
+        if store.probe(unseen(store.root, [meta]))[1].any():
+            meta = f"{path}/.zarray".lstrip("/")
+        document = _read_json(store, meta)
+        if document.get("shape") == []:
+            array, value = _read_scalar(store, path, meta, document)
+        else:
+            array = _read_array(store, path)
+        attributes = _read_attributes(store, meta)
+        if meta.endswith(".zarray"):  # whose fill value xarray takes for missing values
+            attributes.pop("_ARRAY_DIMENSIONS", None)
+            if array.fill is not None and array.dtype.kind in "biuf":
+                attributes["_FillValue"] = encode_fill(array.dtype, array.fill)
+        axes = () if value is not None else _read_axes(store, array)
+        notes[name] = ArrayNotes(path, axes, attributes, value)
+    if listed.get("data") == "":
+        return notes, {}
+    is_new = not store.probe(unseen(store.root, ["zarr.json"]))[1].any()
+    groups = store.match("*/zarr.json" if is_new else "*/.zgroup")
+    for meta in (one for one in groups if one.split("/")[0] not in listed):
+        raise FormatError(f"{store.root} has a group {meta.split('/')[0]!r}: convert it by itself")
+    return notes, _read_attributes(store, "zarr.json" if is_new else ".zgroup")
+
+
+def _read_scalar(store: Store, path: str, meta: str, document: Any) -> tuple[ZarrArray, Any]:
+    """Read an array without axes: one chunk of one element."""
+    is_new = meta.endswith("zarr.json")
+    try:
+        grid = {"name": "regular", "configuration": {"chunk_shape": [1]}}
+        single = {**document, "shape": [1], "chunks": [1], "chunk_grid": grid}
+        array = (_parse_version_3 if is_new else _parse_version_2)(single)
+        name = f"{path}/{'c' if is_new else '0'}"
+        files, errors = store.probe(unseen(store.root, [name]))
+        size = 0 if errors.any() else int(files.size[0])
+        data = store.read(name, 0, size) if size else b""
+        coded = CompressedChunk(0, memoryview(data), [size], 1)
+        return array, np.asarray(codec.decode_zarr(array.codec_options, coded))
+    except (*_MALFORMED, _UnreadTypeError) as error:
+        raise FormatError(f"{store.root}/{meta} cannot be read ({error!r}): leave it out") from None
 
 
 def _index_groups(
@@ -318,8 +374,8 @@ def _read_json(store: Store, name: str) -> Any:
     return document
 
 
-def _list_group(store: Store, at: str = "") -> dict[str, str]:
-    """List the arrays right below the top, or the top itself."""
+def _list_group(store: Store, at: str = "", scalars: bool = False) -> dict[str, str]:
+    """List the arrays right below the top, or the top itself; without axes only if `scalars`."""
     errors = store.probe(unseen(store.root, [f"{at}{meta}" for meta in _META]))[1]
 
     def is_array(name: str) -> bool:
@@ -331,6 +387,10 @@ def _list_group(store: Store, at: str = "") -> dict[str, str]:
     names = sorted(meta.removeprefix(at).split("/")[0] for meta in metas)
     if not errors[0]:
         names = [name for name in names if is_array(f"{at}{name}/zarr.json")]
+    meta = ".zarray" if errors[0] else "zarr.json"
+    if not scalars:  # of xarray, such as spatial_ref
+        axes = {name: _read_json(store, f"{at}{name}/{meta}").get("shape") for name in names}
+        names = [name for name in names if axes[name] != []] or names
     if not names:
         what = f"{store.root}/{at}".rstrip("/") + " holds no arrays at its top"
         raise FormatError(f"{what}: give fields=, or sample='file' if each group is a sample")
