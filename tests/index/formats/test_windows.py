@@ -77,12 +77,17 @@ def write(
         if kind == "npy":
             np.save(paths[-1], part)
             continue
+        if kind == "npz":  # some members compressed, some not, unless none has chunks
+            save = np.savez if not chunk or number % 2 else np.savez_compressed
+            save(paths[-1], x=part, other=np.zeros((3, 2)), scale=2.5)
+            continue
         with h5py.File(paths[-1], "w") as file:
             how = {} if not chunk else {"chunks": chunk, "compression": "gzip"}
             dataset = file.create_dataset("x", data=part, fillvalue=fill, **how)
             for axis, name in enumerate(AXES[: array.ndim]):
                 dataset.dims[axis].label = name
-    return paths, {} if kind == "npy" else {"isolate": False}
+    more = {"npy": {}, "npz": {"fields": ["x"]}, "h5": {"isolate": False}}
+    return paths, more[kind]
 
 
 @st.composite
@@ -104,7 +109,7 @@ def cuts(draw: st.DrawFn) -> dict[str, Any]:
         "stride": stride,
         "target": (low, high),
         "files": draw(st.integers(1, min(3, shape[0]))),
-        "kind": draw(st.sampled_from(["npy", "zarr", "h5", "contiguous h5"])),
+        "kind": draw(st.sampled_from(["npy", "zarr", "h5", "contiguous h5", "npz", "plain npz"])),
         "world": draw(st.integers(1, 3)),
         "batch": draw(st.integers(1, 5)),
         "decoded": draw(st.integers(0, 4 * math.prod(shape))),
@@ -128,7 +133,7 @@ def test_every_window_once_in_any_world(
     if chunk and kind == "h5":
         chunk = (min(chunk[0], size), *chunk[1:])
     path, more = write(folder, kind, array, chunk, cut["files"])
-    named = (lambda axis: axis) if kind == "npy" else (lambda axis: AXES[axis])
+    named = (lambda axis: axis) if kind in ("npy", "npz") else (lambda axis: AXES[axis])
     dataset = penstock.open(
         path,
         index="memory",
@@ -195,7 +200,7 @@ def padded_cuts(draw: st.DrawFn) -> dict[str, Any]:
         "target": (low, high),
         "drop": drop,
         "files": draw(st.integers(1, min(3, shape[0]))),
-        "kind": draw(st.sampled_from(["npy", "zarr", "h5", "contiguous h5"])),
+        "kind": draw(st.sampled_from(["npy", "zarr", "h5", "contiguous h5", "npz", "plain npz"])),
     }
 
 
@@ -249,9 +254,9 @@ def test_windows_beyond_the_array(
     if chunk and kind == "h5":
         size = min(len(part) for part in np.array_split(array, cut["files"]))
         chunk = (min(chunk[0], size), *chunk[1:])
-    fill = 0 if kind == "npy" else -7
+    fill = 0 if kind in ("npy", "npz") else -7
     path, more = write(folder, kind, array, chunk, cut["files"], fill)
-    named = (lambda axis: axis) if kind == "npy" else (lambda axis: AXES[axis])
+    named = (lambda axis: axis) if kind in ("npy", "npz") else (lambda axis: AXES[axis])
     options = {
         name: {named(axis): size for axis, size in cut[name].items()} or None
         for name in ("window", "stride", "halo")
@@ -586,15 +591,16 @@ def number_sample(sample: dict[str, Any]) -> dict[str, Any]:
     return {**sample, "number": sample["__id__"]}
 
 
-@pytest.mark.parametrize("kind", ["npy", "zarr", "contiguous h5"])
+@pytest.mark.parametrize("kind", ["npy", "zarr", "contiguous h5", "npz"])
 def test_padded_windows_in_workers_caches_and_selections(tmp_path: Path, kind: str) -> None:
     """However windows come, what lies beyond the array is filled up once; they are not mixed."""
     array = np.random.default_rng(0).integers(1, 99, (23, 7)).astype("f4")
     path, more = write(tmp_path, kind.split()[-1], array, () if " " in kind else (5, 3), 1, fill=5)
     path = path[0] if isinstance(path, list) else path
-    time, name = (0, "data") if kind == "npy" else ("time", "x")
+    time = 0 if kind in ("npy", "npz") else "time"
+    name = "data" if kind == "npy" else "x"
     dataset = penstock.open(path, window={time: 6}, halo={time: 3}, drop="pad", **more)
-    wide = np.pad(array, ((3, 40), (0, 0)), constant_values=0 if kind == "npy" else 5)
+    wide = np.pad(array, ((3, 40), (0, 0)), constant_values=0 if time == 0 else 5)
     expected = [wide[start : start + 12] for start in range(0, 23, 6)]
     assert len(dataset) == 4
     selected, more = dataset.select([0, 3]), {"batch_size": 2, "seed": 0, "decode": number_sample}
@@ -602,7 +608,7 @@ def test_padded_windows_in_workers_caches_and_selections(tmp_path: Path, kind: s
         penstock.Loader(selected, **more),
         DataLoader(selected, num_workers=2, workers="processes", shuffle=True, **more),
     ]
-    if kind != "zarr":
+    if kind not in ("zarr", "npz"):
         cache = penstock.Cache(ram_bytes=1 << 20)
         loaders.append(penstock.Loader(selected, cache=cache, **more))
     for loader in loaders:
@@ -616,6 +622,30 @@ def test_padded_windows_in_workers_caches_and_selections(tmp_path: Path, kind: s
         loader.close()
     with pytest.raises(UsageError, match="not mixed yet"):
         penstock.mix([(dataset, 1), (dataset, 1)])
+
+
+def test_windows_of_archives(tmp_path: Path) -> None:
+    """Arrays of an archive that have the axis are cut, whether compressed or not; scalars, and a
+    damaged member, are not."""
+    array, mask = np.arange(60.0).reshape(12, 5), np.arange(12)
+    arrays = {"x": array, "labels": mask, "scale": np.float32(2)}
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "a.npz", **arrays)
+        dataset = penstock.open(tmp_path / "a.npz", index="memory", window={0: 5}, stride={0: 2})
+        assert [field.name for field in dataset.fields] == ["x", "labels"]
+        for number in range(4):
+            np.testing.assert_array_equal(dataset[number]["x"], array[number * 2 :][:5])
+            np.testing.assert_array_equal(dataset[number]["labels"], mask[number * 2 :][:5])
+    noise = np.random.default_rng(0).normal(size=(12, 500))
+    np.savez_compressed(tmp_path / "a.npz", x=noise, y=array[:9])
+    with pytest.raises(FormatError, match="choose arrays of one grid by fields="):
+        penstock.open(tmp_path / "a.npz", index="memory", window={0: 5})
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    data[noise.nbytes // 2] ^= 255
+    (tmp_path / "a.npz").write_bytes(data)
+    dataset = penstock.open(tmp_path / "a.npz", index="memory", window={0: 5}, fields=["x"])
+    with pytest.raises(FormatError, match=r"'x'.*damaged"):
+        dataset[0]
 
 
 def test_windows_of_a_bucket(weather: Path) -> None:

@@ -167,8 +167,12 @@ def unpack_entry(entry: memoryview, size_max: int) -> bytes:
 
 
 def decode_npz(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
-    """Decode an entry of an archive that numpy.savez or savez_compressed wrote: an array."""
-    dtype, shape = np.dtype(options["dtype"]), tuple(options["shape"])
+    """Decode an entry of an archive that numpy.savez or savez_compressed wrote: an array.
+
+    It is one sample of the shape in `options`; or as many as it has rows, each of the shape "row".
+    """
+    dtype, row = np.dtype(options["dtype"]), options.get("row")
+    shape = tuple(options["shape"] if row is None else (compressed.samples, *row))
     size = math.prod(shape) * dtype.itemsize
     if size > limits.decoded_chunk_bytes_max:
         raise ValueError(f"an array is {shape} of {dtype}")
@@ -177,7 +181,7 @@ def decode_npz(options: Mapping[str, Any], compressed: CompressedChunk) -> Decod
     array = np.lib.format.read_array(file, allow_pickle=False, max_header_size=_NPY_HEADER_MAX)
     if (array.shape, array.dtype) != (shape, dtype):
         raise ValueError(f"an array is {array.shape} of {array.dtype}, not {shape} of {dtype}")
-    return array[None]
+    return array[None] if row is None else array
 
 
 # -- HDF5 ------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ its documentation describes the format.
 
 Each array of an archive, as numpy.savez writes it, is a field. By default all arrays are fields,
 and have to have the same number of rows; `fields` and `label` see `penstock.index.formats.options`.
-Arrays of numpy.savez_compressed are unpacked as a whole: they need sample="file".
+Arrays of numpy.savez_compressed are unpacked as a whole: they need sample="file", or windows (see
+`penstock.index.formats.windowing`), of which an array is one chunk.
 
 Binary records have one size, after an optional header. Such a file does not describe itself, so the
 caller gives the geometry: `record_bytes`, or `dtype` and `shape` of one record. One check is
@@ -40,7 +41,16 @@ from . import options
 from .chunk_grid import check_reading, lay_out_whole
 from .sandbox import BlockFile
 from .shards import Columns, Scan, number_first
-from .windowing import PlainRows, WindowRequest, build_index, cut_windows, name_array
+from .windowing import (
+    ArrayChunks,
+    PlainRows,
+    WindowRequest,
+    build_index,
+    check_chain,
+    cut_windows,
+    name_array,
+    name_axes,
+)
 
 MAGIC = b"\x93NUMPY"
 _HEAD_BYTES = 12 + 10_000
@@ -187,12 +197,16 @@ def sniff_npz(head: bytes, name: str) -> bool:
 
 
 def build_npz(
-    scan: Scan, fields: Columns = None, label: str | None = None, sample: str | None = None
+    scan: Scan,
+    fields: Columns = None,
+    label: str | None = None,
+    sample: str | None = None,
+    **windows: Any,
 ) -> Index:
-    """The index of the rows of all arrays, file after file; or of the files."""
+    """The index of the rows of all arrays, file after file; of the files; or of windows."""
     files, sources = scan.list_files((".npz",) if scan.place.kind == "folder" else ())
-    whole = sample == "file"
-    contents = scan.parse(files, lambda _, source: _parse_arrays(source, fields, label, whole))
+    whole, cut = sample == "file", WindowRequest(**windows) if windows else None
+    contents = scan.parse(files, lambda _, source: _parse_arrays(source, fields, label, whole, cut))
     labels = [arrays.labels for arrays in contents if arrays.labels is not None]
     kinds = [
         [(field.name, field.dtype, None if whole else field.shape) for field in one.fields]
@@ -206,6 +220,8 @@ def build_npz(
         for number, field in enumerate(contents[0].fields)
     }
     columns = np.concatenate(labels) if labels else None
+    if cut is not None:
+        return _cut_arrays(files, sources, contents, cut)
     if whole:
         laid_out = []
         for number, field in enumerate(contents[0].fields):
@@ -232,6 +248,39 @@ def build_npz(
     return Index("npz", files, npz_fields, tuple(layouts), sources, label_column=columns)
 
 
+def _cut_arrays(
+    files: Files, sources: Files, contents: Sequence[_NpzArrays], request: WindowRequest
+) -> Index:
+    """Cut arrays, whose first axes go on from file to file, into windows."""
+    arrays = {}
+    stored: dict[str, PlainRows | ArrayChunks] = {}
+    for number, field in enumerate(contents[0].fields):
+        rows = [one.shapes[number][0] for one in contents]
+        members = [one.members[number] for one in contents]
+        where = f"{files.path(0)}, array {field.name!r}"
+        array = name_array(where, (sum(rows), *(field.shape or ())), field.dtype)
+        arrays[field.name] = array
+        check_chain(array, len(files), request)
+        if all(member.method == zipfile.ZIP_STORED for member in members):
+            base = np.array([one.base[number] for one in contents], np.int64)
+            stored[field.name] = PlainRows(number_first(rows), base)
+            continue
+        full = np.flatnonzero(rows)
+        start, length = (column[full] for column in _find_entries(members))
+        table, edges = RowTable(full.astype(np.uint32), start, length), number_first(rows)
+        codec = Codec("npz", {"dtype": field.dtype.str, "row": list(array.shape[1:])})
+        chunk = max(rows), *array.shape[1:]
+        stored[field.name] = ArrayChunks(table, np.unique(edges), chunk, codec)
+    return build_index("npz", files, sources, arrays, cut_windows(arrays, request), stored)
+
+
+def _find_entries(members: Sequence[ZipMember]) -> tuple[Int, Int]:
+    """Return the start and the length of entries of archives, with their headers."""
+    start = np.array([member.start for member in members], np.int64)
+    stop = np.array([member.offset + member.size for member in members], np.int64)
+    return start, stop - start
+
+
 def _lay_out_packed(
     files: Files, field: Field, shapes: list[tuple[int, ...]], members: list[ZipMember]
 ) -> tuple[Field, Layout]:
@@ -240,18 +289,21 @@ def _lay_out_packed(
         if shape != shapes[0]:
             what = f"{files.path(number)}: {field.name!r} has the shape {shape}"
             raise FormatError(f"{what}, and {shapes[0]} in the first: save with numpy.savez")
-    start = np.array([member.start for member in members], np.int64)
-    stop = np.array([member.offset + member.size for member in members], np.int64)
+    start, length = _find_entries(members)
     codec = Codec("npz", {"dtype": field.dtype.str, "shape": list(shapes[0])})
     first = np.arange(len(files) + 1, dtype=np.int64)
     whole = Field(field.name, field.dtype, shapes[0], codec)
-    return whole, Chunked(first, RowTable(None, start, stop - start))
+    return whole, Chunked(first, RowTable(None, start, length))
 
 
 def _parse_arrays(
-    source: StoreFile, fields: Sequence[str] | None, label: str | None, whole: bool
+    source: StoreFile,
+    fields: Sequence[str] | None,
+    label: str | None,
+    whole: bool,
+    cut: WindowRequest | None,
 ) -> _NpzArrays:
-    """Parse the chosen arrays of one archive."""
+    """Parse the chosen arrays of one archive; of windows, those that have one of their axes."""
     members = {
         member.name.removesuffix(_SUFFIX): member
         for member in _list_members(source)
@@ -271,10 +323,10 @@ def _parse_arrays(
             raise FormatError(f"{what} is encrypted, streamed or oddly compressed: use numpy.savez")
         if is_stored:
             headers[name] = read_header(source, what, member.offset)
-        elif whole:
+        elif whole or cut:
             headers[name] = _read_packed_header(source, what, member)
         else:
-            hint = "give sample='file', where a file is a sample, or use numpy.savez"
+            hint = "give sample='file', where a file is a sample, window=, or use numpy.savez"
             raise FormatError(f"{what} is compressed, and rows of it cannot be read alone: {hint}")
     integers = {
         name
@@ -282,7 +334,11 @@ def _parse_arrays(
         if header.dtype.kind in "ui"
         if (math.prod(header.shape) == 1 if whole else len(header.shape) == 1)
     }
+    label = "" if cut else label
     names, label = options.choose_columns(source.path, list(members), integers, fields, label)
+    if cut and fields is None:
+        named = {name: {*name_axes(None, len(headers[name].shape))} for name in names}
+        names = [name for name in names if named[name] & {*cut.window}] or names
     array_fields, base = [], []
     rows: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -298,7 +354,7 @@ def _parse_arrays(
         if name != label:
             array_fields.append(field)
             base.append(members[name].offset + header.data_offset)
-    if len(set(rows.values())) > 1:
+    if len(set(rows.values())) > 1 and not cut:
         counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
         what = f"{source.path}: numbers of rows differ ({counts})"
         raise UsageError(f"{what}: give sample='file', where a file is a sample, or fields=")

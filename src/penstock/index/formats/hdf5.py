@@ -65,6 +65,7 @@ from .windowing import (
     PlainRows,
     WindowRequest,
     build_index,
+    check_chain,
     check_spans,
     cut_windows,
     encode_fill,
@@ -218,11 +219,9 @@ def _cut_parts(
                 what = f"{files.path(number)}: {name!r} is unlike that of {files.path(0)}"
                 raise FormatError(f"{what}: choose others by fields=")
         where = f"{files.path(0)}, dataset {name!r}"
-        if len(chain) > 1 and first.axes[0] not in request.window:
-            what = f"{where} and {len(chain) - 1:,} more files go on along {first.axes[0]!r}"
-            raise UsageError(f"{what}: give it in window=, or open one file")
         shape = sum(part.layout.count for part in chain), *first.shape
         arrays[name] = NamedArray(where, shape, first.axes, dtype, first.fill)
+        check_chain(arrays[name], len(chain), request)
         grids = [part.grid for part in chain if part.grid is not None]
         if len(grids) not in (0, len(chain)):
             raise FormatError(f"{files.path(0)}: {name!r} is in chunks in some files alone")

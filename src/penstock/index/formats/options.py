@@ -123,7 +123,7 @@ def normalize_arrays(options: Mapping[str, Any]) -> dict[str, Any]:
 def normalize_windows(options: Mapping[str, Any], **checks: Check) -> dict[str, Any]:
     """Return the options of arrays, in canonical form; UsageError for what does not go with
     windows."""
-    checks = checks or {"sample": SAMPLE}
+    checks = checks or {"sample": SAMPLE, "fields": FIELDS, "label": LABEL}
     of_windows: dict[str, Check] = {
         "window": check_sizes,
         "stride": check_sizes,

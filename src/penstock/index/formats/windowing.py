@@ -142,6 +142,13 @@ def name_array(where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Name
     return NamedArray(where, shape, name_axes(None, len(shape)), dtype, bytes(dtype.itemsize).hex())
 
 
+def check_chain(array: NamedArray, files: int, request: WindowRequest) -> None:
+    """Check that windows go along the first axis of an array, if it goes on in more files."""
+    if files > 1 and array.axes[0] not in request.window:
+        what = f"{array.where} and {files - 1:,} more files go on along {array.axes[0]!r}"
+        raise UsageError(f"{what}: give it in window=, or open one file")
+
+
 def is_coordinate(name: str, axes: Sequence[str]) -> bool:
     """True if an array has the values along the axis of its name, as the CF conventions say."""
     return tuple(axes) == (name.split("/")[-1],)
