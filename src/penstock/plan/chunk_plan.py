@@ -241,7 +241,7 @@ class _ArrayPlan:
                 # All chunks that are begun together would have to be decoded together again, when
                 # memory is full: no piece would wait less than the others.
                 self._begun.add(chunk)
-                share = len(self._begun) * _golden % 1
+                share = max(0.2, len(self._begun) * _golden % 1)
                 later = self._list_later(chunk, share * _ahead * self.room_bytes)
             for use in later:
                 self._pieces.add(use)
