@@ -404,6 +404,11 @@ def test_other_windows_are_other_data(weather: Path, tmp_path: Path) -> None:
         ({"halo": {"time": 2}}, UsageError, ["halo=", "window="]),
         ({"window": {"time": 2}, "halo": {"time": -1}}, UsageError, ["halo", "-1"]),
         ({"window": {"time": 2}, "halo": {"lat": 1}}, UsageError, ["'lat'", "window="]),
+        ({"axis": "hour"}, UsageError, ["'hour'", "'time' (40)"]),
+        ({"axis": "time", "window": {"time": 2}}, UsageError, ["window=", "axis=", "exclude"]),
+        ({"axis": "time", "stride": {"time": 2}}, UsageError, ["stride=", "axis="]),
+        ({"axis": "time", "sample": "file"}, UsageError, ["sample=", "axis="]),
+        ({"axis": 1.5}, UsageError, ["axis", "1.5"]),
         ({"window": {"time": 2}, "drop": "last"}, UsageError, ["drop", "'partial' or 'pad'"]),
         ({"window": {"time": 41}}, UsageError, ["drop='pad'"]),
         (
@@ -570,6 +575,35 @@ def test_a_saved_index_that_leads_beyond_the_array(
     )
     with pytest.raises(SidecarError):
         Index.load(saved)
+
+
+@pytest.mark.parametrize("kind", ["npy", "zarr", "h5", "contiguous h5", "npz"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_rows_along_any_axis(tmp_path: Path, kind: str, axis: int) -> None:
+    """A sample is a place along an axis, which it has no more, over all files."""
+    array = np.random.default_rng(0).integers(1, 99, (11, 6, 5)).astype("i2")
+    path, more = write(
+        tmp_path, kind.split()[-1], array, () if " " in kind else (3, 3, 2), 3 if axis == 0 else 1
+    )
+    of_numpy = kind in ("npy", "npz")
+    dataset = penstock.open(path, axis=axis if of_numpy else AXES[axis], **more)
+    again = penstock.open(path, axis=axis if of_numpy else AXES[axis], **more)
+    name = "data" if kind == "npy" else "x"
+    rows = np.moveaxis(array, axis, 0)
+    assert len(dataset) == len(rows)
+    assert {field.name: field.shape for field in again.fields} == {name: rows.shape[1:]}
+    for batch in penstock.Loader(again, 4, seed=0):
+        np.testing.assert_array_equal(batch[name], rows[batch.ids.astype(int)])
+    np.testing.assert_array_equal(dataset[2][name], rows[2])
+
+
+def test_rows_of_one_axis(tmp_path: Path) -> None:
+    """Samples of an array of one axis are single numbers."""
+    np.save(tmp_path / "a.npy", np.arange(7))
+    dataset = penstock.open(tmp_path / "a.npy", axis=0, index="memory")
+    assert [int(dataset[number]["data"]) for number in range(7)] == list(range(7))
+    batches = list(penstock.Loader(dataset, 7, shuffle="none"))
+    np.testing.assert_array_equal(batches[0]["data"], np.arange(7))
 
 
 @pytest.mark.parametrize("change", [{"start": (-10,)}, {"fill": "00"}, {"size": (4,)}])

@@ -131,13 +131,17 @@ def normalize_windows(options: Mapping[str, Any], **checks: Check) -> dict[str, 
         "halo": check_sizes,
         "drop": one_of("partial", "pad"),
     }
-    canonical = normalize(options, **checks, **of_windows)
+    canonical = normalize(options, **checks, **of_windows, axis=_name_axis)
+    if axis := canonical.get("axis"):
+        if both := [name for name in of_windows if options.get(name) not in (None, {axis: 1})]:
+            raise UsageError(f"{both[0]}= and axis= exclude each other: give window={{axis: 1}}")
+        canonical["window"] = {axis: 1}
     if "window" not in canonical:
         for name in of_windows:
             if name in canonical:
                 raise UsageError(f"{name}= goes with window=: give {{axis: elements}} as well")
     elif wrong := [name for name in ("sample", "label") if canonical.get(name)]:
-        raise UsageError(f"{wrong[0]}= does not go with window=: a sample is a window")
+        raise UsageError(f"{wrong[0]}= does not go with window= or axis=: leave it out")
     return canonical
 
 

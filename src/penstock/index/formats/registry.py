@@ -94,7 +94,7 @@ class Format:
         return bool(self.load(self.sniff)(head, name))
 
 
-_WINDOW = ("window", "stride", "target", "halo", "drop")
+_WINDOW = ("window", "stride", "target", "halo", "drop", "axis")
 _ANYWHERE: tuple[Kind, ...] = ("file", "folder", "pattern")
 
 FORMATS: dict[str, Format] = {

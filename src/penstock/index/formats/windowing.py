@@ -9,6 +9,7 @@
              strides and targets, and are padded at the ends of the array.
     drop     "partial": only whole windows, with their targets, are samples; what is left at the end
              of an axis is in none. "pad": one more window, that is padded, has the rest.
+    axis     in place of all these: a sample is one place along this axis, without the axis.
 
 What lies beyond an array is its fill value, or 0. A field "<axis>_valid" tells for each place of a
 window along a padded axis whether the array has it, "<axis>_valid_target" where the target is at
@@ -51,6 +52,7 @@ class WindowRequest(NamedTuple):
     target: Mapping[str, Sequence[int]] = {}
     halo: Mapping[str, int] = {}
     drop: str = "partial"
+    axis: str | None = None
 
 
 class NamedArray(NamedTuple):
@@ -125,10 +127,11 @@ class WindowField(NamedTuple):
 
 
 class WindowCut(NamedTuple):
-    """The fields of windows, of equally many windows each."""
+    """The fields of windows, of equally many windows each; and an axis that fields lose."""
 
     fields: list[WindowField]
     masks: list[WindowMask]
+    axis: str | None
 
 
 def name_axes(names: Sequence[str | None] | None, axes: int) -> tuple[str, ...]:
@@ -225,7 +228,7 @@ def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> Win
                 what = f"{array.where} has {size:,} elements along {axis!r}, and {where} {known:,}"
                 raise FormatError(f"{what}: choose arrays of one grid by fields=")
     named = ", ".join(f"{axis!r} ({size:,})" for axis, (size, _) in lengths.items())
-    window, stride, target, halo, drop = request
+    window, stride, target, halo, drop, lost = request
     for option in ("window", "stride", "target", "halo"):
         for axis in getattr(request, option):
             if axis not in lengths:
@@ -299,7 +302,7 @@ def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> Win
         if made.count(name) > 1:
             what = f"two fields of {arrays[fields[0].array].where} would be {name!r}"
             raise UsageError(f"{what}: choose arrays, or other names, by fields=")
-    return WindowCut(fields, masks)
+    return WindowCut(fields, masks, lost)
 
 
 def build_index(
@@ -315,7 +318,9 @@ def build_index(
     layouts: list[Layout] = []
     for field_name, array, grid in cut.fields:
         dtype, rows = arrays[array].dtype, stored[array]
-        made_shape = grid.size if grid.fill else None
+        pairs = zip(grid.axes, grid.size, strict=True)
+        shape = tuple(size for axis, size in pairs if axis != cut.axis)
+        made_shape = None if shape == grid.size and not grid.fill else shape
         if isinstance(rows, PlainRows):
             fields.append(Field(field_name, dtype, grid.room, made_shape=made_shape))
             layouts.append(Boxes(grid, rows.first, rows.base, dtype.itemsize))
