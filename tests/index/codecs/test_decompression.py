@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import random
 import sys
 import zlib
 from collections.abc import Callable
@@ -13,7 +14,9 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from isal import isal_zlib
 
+from penstock.index.codecs import decompression
 from penstock.index.codecs.decompression import METHODS, decompress
 from tests import warm
 
@@ -60,6 +63,29 @@ def test_what_fits_comes_out(
     first = compress(parts[0])
     with pytest.raises(ValueError, match=r"\w"):
         decompress(method, memoryview(first)[: int(len(first) * cut)], len(whole))
+
+
+@pytest.mark.parametrize("wbits", [15, 31, -15], ids=["zlib", "gzip", "deflate"])
+def test_both_libraries_see_the_same_damage(wbits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without isal, any flipped bit is an error or harmless alike; only isal passes over
+    flags of gzip that have no meaning."""
+    data = bytes(random.Random(1).choices(b"abcdef", k=400))
+    good = zlib.compress(data, wbits=wbits)
+    method = {15: "zlib", 31: "gzip", -15: "deflate"}[wbits]
+    differ = []
+    for bit in range(8 * len(good)):
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        results: list[bytes | None] = []
+        for library in (isal_zlib, zlib):
+            monkeypatch.setattr(decompression, "_zlib", library)
+            try:
+                results.append(decompress(method, memoryview(bad), 500))
+            except ValueError:
+                results.append(None)
+        if results[0] != results[1]:
+            differ.append((bit, results[0] == data))
+    assert differ == ([(29, True), (30, True), (31, True)] if wbits == 31 else [])
 
 
 BOMBS = """

@@ -11,7 +11,9 @@ import lzma
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,10 @@ from ... import limits
 from ..._core import walk_jsonl
 from ...errors import missing_library
 from .registry import CompressedChunk, Decoded, Packed
+
+_zlib: Any = zlib
+with suppress(ModuleNotFoundError):
+    _zlib = import_module("isal.isal_zlib")  # twice as fast
 
 METHODS = frozenset(["bz2", "gzip", "lzma", "zlib", "zstd"])
 
@@ -41,10 +47,10 @@ def decompress(
         return _decompress_frame(data, size_max)
     streams: dict[str, Callable[[], Any]] = {
         "bz2": bz2.BZ2Decompressor,
-        "deflate": partial(zlib.decompressobj, -zlib.MAX_WBITS),
-        "gzip": partial(zlib.decompressobj, 31),
+        "deflate": partial(_zlib.decompressobj, -zlib.MAX_WBITS),
+        "gzip": partial(_zlib.decompressobj, 31),
         "lzma": partial(_make_lzma, size_max, settings or {}),
-        "zlib": zlib.decompressobj,
+        "zlib": _zlib.decompressobj,
     }
     whole = b""
     rest: bytes | memoryview = data
@@ -52,7 +58,7 @@ def decompress(
         try:
             stream = streams[method]()
             plain: bytes = stream.decompress(rest, size_max + 1 - len(whole))
-        except (zlib.error, OSError, EOFError, lzma.LZMAError) as error:
+        except (zlib.error, _zlib.error, OSError, EOFError, lzma.LZMAError) as error:
             if whole and method in ("bz2", "lzma"):
                 return whole  # other bytes behind a stream are no damage to the libraries
             raise ValueError(f"{method}: {error}") from None
