@@ -31,6 +31,7 @@ PUBLIC = [
     "Place",
     "Ragged",
     "curriculum",
+    "join",
     "mix",
     "open",
     "pack",

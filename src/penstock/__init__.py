@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .dataset import Dataset as Dataset
     from .dataset import Ragged as Ragged
     from .dataset import curriculum as curriculum
+    from .dataset import join as join
     from .dataset import mix as mix
     from .dataset import open as open
     from .dataset import pack as pack
@@ -62,7 +63,7 @@ else:
             "cache": "Cache",
             "errors": "PenstockError",
             "index": "Index",
-            "dataset": "Buckets Dataset Ragged curriculum mix open pack",
+            "dataset": "Buckets Dataset Ragged curriculum join mix open pack",
             "loader": "Balanced Batch Loader pad",
             "order": "Order rng",
             "ranks": "Place",

@@ -32,6 +32,10 @@ weights_state_samples_max = 8192
 """Weights of up to so many samples that are handed in between epochs are in a state themselves."""
 lengths_samples_inline_max = 4 * MIB
 """Lengths of more samples, which the index knows, are put into a nameless file, and mapped."""
+join_bytes_max = 1 << 30
+"""Most bytes of the values that a join adds: they are in memory, in each worker process."""
+join_samples_max = 1 << 26
+"""Most samples, and rows, of a join: 8 bytes of memory each, and 100 to 200 more by name."""
 lengths_chunk_bytes = 64 * MIB
 """Data of which the lengths are measured at a time, and kept when the measuring is killed."""
 lengths_batch_bytes = 8 * MIB

@@ -178,7 +178,7 @@ def test_bad_lengths_and_selections_are_refused(tmp_path: Path) -> None:
     texts = penstock.open(tmp_path / "texts")
     with pytest.raises(DataError, match="the length of sample 17 is -1: return an integer"):
         measure_lengths(texts, refuse_long)
-    with pytest.raises(UsageError, match="is a selection or a mixture: measure the data"):
+    with pytest.raises(UsageError, match="is selected, mixed or joined: measure the data"):
         measure_lengths(texts.select(range(3)), "bytes")
     with pytest.raises(UsageError, match="has weights, or is mixed or packed"):
         penstock.convert.convert(texts.weigh("bytes"), tmp_path / "out", to="tar")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -153,22 +154,22 @@ class Columns(Mapping[str, Array]):
 
     def _read(self, field: Field) -> Slice:
         """Read a field of all samples."""
-        count, index = len(self._dataset), self._keep_field(field.name)
+        count, index = len(self._dataset), keep_fields(self._dataset.index, [field.name])
         values = np.empty(count, field.as_dtype or field.dtype)
-        for start, rows in self._read_rows(index, field.name, limits.selection_chunk_samples):
-            rows = rows.reshape(-1)
+        for start, read in read_steps(index, self._ids, count, limits.selection_chunk_samples):
+            rows = read[field.name].reshape(-1)
             values[start : start + len(rows)] = rows
         return slice_column(values)
 
     def _read_texts(self, name: str) -> Slice:
         """Read a field of all samples: equal texts are one object. A broken line's is empty."""
-        index = self._keep_field(name)
+        index = keep_fields(self._dataset.index, [name])
         step = int(limits.selection_read_bytes / max(1.0, index.mean_bytes))
         texts: list[str] = []
         known: dict[str, str] = {"": ""}
         held_bytes = 0
-        for start, rows in self._read_rows(index, name, max(1, step)):
-            for number, row in enumerate(rows, start):
+        for start, read in read_steps(index, self._ids, len(self._dataset), max(1, step)):
+            for number, row in enumerate(read[name], start):
                 text = _read_text(name, row, number)
                 same = known.setdefault(text, text)
                 if same is text:
@@ -178,28 +179,29 @@ class Columns(Mapping[str, Array]):
                 raise LimitError(f"texts of {name!r} have more than {most:,} characters: give ids")
         return lambda start, stop: _make_comparable(name, texts[start:stop])
 
-    def _keep_field(self, name: str) -> Index:
-        """Return the index of this field alone."""
-        index: Index = self._dataset.index
-        others: dict[str, str | None] = {
-            field.name: None for field in index.fields if field.name not in (name, SUMS_FIELD)
-        }
-        if (parser := index.fields[0].parser) is not None:
-            kept = name if name in parser.keys else next(iter(parser.keys))  # `broken` needs one
-            others = {key: None for key in parser.keys if key != kept}
-        return rename_fields(index, others)
 
-    def _read_rows(self, index: Index, name: str, step: int) -> Iterator[tuple[int, Any]]:
-        """Read a field of all samples, `step` at a time: yield the first number, and their "
-        "values."""
-        count, step = len(self._dataset), min(step, limits.selection_chunk_samples)
-        reader = FieldReader(index)
-        try:
-            for start in range(0, count, step):
-                ids: Ids = self._ids(start, min(start + step, count)).view(np.uint64)
-                yield start, reader.read(ids)[name]
-        finally:
-            reader.close()
+def read_steps(
+    index: Index, ids: Callable[[int, int], Array], count: int, step: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read samples, at most `step` at a time: yield the place of the first, and their fields.
+
+    ids:  gives the numbers of the samples [start, stop) of `count`.
+    """
+    reader, step = FieldReader(index), min(step, limits.selection_chunk_samples)
+    try:
+        for start in range(0, count, step):
+            yield start, reader.read(ids(start, min(start + step, count)).view(np.uint64))
+    finally:
+        reader.close()
+
+
+def keep_fields(index: Index, names: Sequence[str]) -> Index:
+    """Return the index of these stored fields alone, without attributes."""
+    others = {made.name: None for made in index.fields if made.name not in (*names, SUMS_FIELD)}
+    if (parser := index.fields[0].parser) is not None:  # `broken` needs one
+        kept = [key for key in parser.keys if key in names] or [next(iter(parser.keys))]
+        others = {key: None for key in parser.keys if key not in kept}
+    return rename_fields(replace(index, attributes=()), others)
 
 
 def _make_comparable(name: str, column: Column) -> Any:
@@ -208,7 +210,7 @@ def _make_comparable(name: str, column: Column) -> Any:
     WideTextsError if that would take far more memory than the texts, because one of them is long.
     """
     if not isinstance(column, list):
-        return column
+        return column.reshape(-1) if isinstance(column, np.ndarray) else column
     lengths = [len(text) for text in column]
     longest = max(lengths, default=0)
     wide_bytes = 4 * longest * len(column)

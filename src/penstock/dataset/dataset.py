@@ -276,8 +276,8 @@ class Dataset:
         if self.kind is not None and self.kind.fingerprint:
             return self.kind.fingerprint
         if self.subset is None:
-            return self.index.fingerprint
-        both = f"{self.index.fingerprint}/{self.subset.digest}"
+            return self.index.identity
+        both = f"{self.index.identity}/{self.subset.digest}"
         return hashlib.blake2b(both.encode(), digest_size=16).hexdigest()
 
     @property
@@ -638,7 +638,10 @@ class Dataset:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.kind is not None:
             return self.kind.rebuild()
-        subset, weighting, data = self.subset, self.weighting, self.index.fingerprint
+        index, names = self.index, ("attributes", "label_column", "classes", "joined")
+        joined = {name: getattr(index, name) for name in names if index.joined is not None}
+        index = replace(index, attributes=tuple(a for a in index.attributes if a.picked is None))
+        subset, weighting, data = self.subset, self.weighting, index.fingerprint
         if isinstance(subset, Bitmap) and subset.nbytes > limits.selection_bytes_inline_max:
             with contextlib.suppress(OSError):  # no room for a file: it is pickled whole
                 subset = spill(subset, data, own_folder())
@@ -646,28 +649,27 @@ class Dataset:
             weighting = spill_weighting(weighting, data, own_folder())
         if self.sidecar is None:
             return Dataset, (self.path, self.index, None, self._paths, subset, weighting)
-        reference = IndexReference.make(self.index, self.path, self._paths, self.sidecar)
-        return _reopen, (reference, subset, weighting)
+        reference = IndexReference.make(index, self.path, self._paths, self.sidecar)
+        return _reopen, (reference, joined, subset, weighting)
 
     def __repr__(self) -> str:
         if self.kind is not None:
             return self.kind.describe()
         labelled = f", {len(self.classes)} classes" if self.classes is not None else ""
+        joined = "" if self.index.joined is None else f", joined with {self.index.joined[1]}"
         selected = "" if self.subset is None else f"{len(self):,} selected of "
         if self.weighting is not None:
             selected = f"{self.samples_per_epoch:,} an epoch by weight, {selected}"
         return (
             f"<penstock.Dataset {self.path!r}: {selected}{self.index.count:,} samples{labelled}, "
-            f"{self.index.total_bytes:,} bytes, format {self.index.format}>"
+            f"{self.index.total_bytes:,} bytes, format {self.index.format}{joined}>"
         )
 
 
-def _reopen(
-    reference: IndexReference, subset: Subset | None, weighting: Weighting | None
-) -> Dataset:
-    """Open a pickled dataset again."""
+def _reopen(reference: IndexReference, joined: Mapping[str, Any], *more: Any) -> Dataset:
+    """Open a pickled dataset again, with what its index has that is not saved."""
     index, sidecar = reference.open()
-    return Dataset(reference.path, index, sidecar, reference.paths, subset, weighting)
+    return Dataset(reference.path, replace(index, **joined), sidecar, reference.paths, *more)
 
 
 def join_takes(

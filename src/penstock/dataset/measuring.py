@@ -82,8 +82,8 @@ def measure_lengths(
     from now on. UsageError; errors of the function are raised with the sample's number.
     """
     name = describe_rule(by)
-    if dataset.subset is not None or dataset.kind is not None:
-        raise UsageError(f"{dataset.path} is a selection or a mixture: measure the data itself")
+    if dataset.kind is not None or dataset.fingerprint != dataset.index.fingerprint:
+        raise UsageError(f"{dataset.path} is selected, mixed or joined: measure the data itself")
     check_function("progress", progress, "a function of the samples done and of all")
     measure, identity, only = choose_measure(dataset.index, by, field, tokenizer)
     if tokenizer is not None:

@@ -413,7 +413,7 @@ def curriculum(
     remedy = "what open(), mix(), select() or weigh() returns"
     for number, view in enumerate(views):
         check_part(f"stage {number}", view, CurriculumKind, remedy)
-        data, first = (one.index.fingerprint for one in (view, views[0]))
+        data, first = (one.index.identity for one in (view, views[0]))
         if type(view.kind) is not type(views[0].kind) or data != first:
             where = f"stage {number} is of {view.path}, and stage 0 of {views[0].path}"
             raise UsageError(f"{where}: select and weigh one dataset, or mix the same ones")

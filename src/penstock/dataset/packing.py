@@ -31,7 +31,6 @@ from ..arguments import (
 from ..engine.protocol import Buffer
 from ..errors import DataError, LimitError, UsageError
 from ..extent import Int
-from ..index.concat import rename_fields
 from ..index.fields import SUMS_FIELD
 from ..index.table import Index
 from ..order.buckets import BucketRule, SizeRule
@@ -49,6 +48,7 @@ from ..order.packed_order import (
 from ..order.packed_rows import ignored_label, lay_out_tokens, place_pieces
 from ..plan.batch_layout import FieldRows, check_tokens
 from ..plan.steps import StepPlan
+from .columns import keep_fields
 from .dataset import Dataset, Kind, join_takes
 from .fields import Ragged, build_fields, check_vocabulary
 from .lengths import build_unmeasured_error, find_counted, find_token_field
@@ -378,10 +378,7 @@ def _keep_field(documents: Dataset, name: str) -> Dataset:
     """Return the documents with one field, without what their index holds besides."""
     if isinstance(documents.kind, MixtureKind):
         return documents.kind.keep_field(name)
-    index = documents.index
-    others = [made.name for made in index.made if made.name not in (name, SUMS_FIELD)]
-    if others:
-        index = rename_fields(index, dict.fromkeys(others))
+    index = keep_fields(documents.index, [name])
     fields = tuple(replace(stored, as_dtype=None) for stored in index.fields)
     narrowed = copy.copy(documents)
     narrowed.index = replace(index, fields=fields, label_column=None)

@@ -180,7 +180,8 @@ def _add(numbers: Int) -> Int:
 def _list_paths(dataset: Dataset) -> list[str]:
     if dataset.kind is not None:
         raise UsageError(f"{dataset.path} is {dataset.kind.noun}: measure each data set itself")
-    digest = "" if dataset.subset is None else f"{dataset.fingerprint[:16]}."
+    whole = dataset.fingerprint == dataset.index.fingerprint
+    digest = "" if whole else f"{dataset.fingerprint[:16]}."
     return list_saved_paths(dataset.path, f"{digest}stats")
 
 

@@ -37,6 +37,7 @@ class Attribute:
     ends:    int64 (count,), where each sample's rows end; None if each sample has one.
     classes: True if the numbers are classes.
     as_dtype:  dtype in which batches have the numbers, if that is not their own. It is not saved.
+    picked:  int64 (count,), whose values each sample has, if not its own; -1 for none. Not saved.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Attribute:
     ends: Int | None = None
     classes: bool = False
     as_dtype: np.dtype[Any] | None = None
+    picked: Int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,11 +62,22 @@ class Attribute:
     @property
     def count(self) -> int:
         """The number of samples."""
-        return len(self.values if self.ends is None else self.ends)
+        ends = self.values if self.ends is None else self.ends
+        return len(ends if self.picked is None else self.picked)
+
+    def pick(self, rows: Int) -> Attribute:
+        """Return the attribute of samples that have the values of these, -1 for none."""
+        if self.picked is not None:
+            rows = np.where(rows < 0, rows, self.picked.take(rows))
+        return replace(self, picked=rows)
 
     def take(self, samples: Int) -> Column:
         """Take the values of samples: a list of texts or objects, an array, or rows of numbers and
         their offsets."""
+        if self.picked is not None:
+            samples = self.picked.take(samples)
+            if samples.min(initial=0) < 0:
+                raise UsageError(f"{self.name!r} is joined to a selection, and these are not of it")
         if self.ends is None:
             return self._convert(self.values.take(samples, axis=0))
         last = self.ends.take(samples)
@@ -119,6 +132,8 @@ class Attribute:
         columns = {f"{prefix}.values": flat}
         if self.ends is not None:
             columns[f"{prefix}.ends"] = self.ends
+        if self.picked is not None:
+            columns[f"{prefix}.picked"] = self.picked
         return columns
 
     def find_flaw(self, count: int) -> str | None:

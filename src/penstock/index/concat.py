@@ -221,7 +221,7 @@ def join_indexes(indexes: Sequence[Index], has_shapes: bool = True) -> JointInde
     ]
     digest = hashlib.blake2b(digest_size=16)
     for index in indexes:
-        digest.update(index.fingerprint.encode())
+        digest.update(index.identity.encode())
     labels = [index.label_column for index in indexes if index.label_column is not None]
     classes = {index.classes for index in indexes}
     joint = JointIndex(
@@ -242,8 +242,8 @@ def join_indexes(indexes: Sequence[Index], has_shapes: bool = True) -> JointInde
                 attribute.ends,
                 attribute.classes,
                 attribute.as_dtype,
-                tuple(index.attributes[number] for index in indexes),
-                first,
+                parts=tuple(index.attributes[number] for index in indexes),
+                first=first,
             )
             for number, attribute in enumerate(indexes[0].attributes)
         ),
@@ -278,12 +278,9 @@ def rename_fields(index: Index, names: Mapping[str, str | None]) -> Index:
 
     UsageError if a field does not exist, or if two would have one name.
     """
-    if (parser := index.fields[0].parser) is not None:
-        for name in names:
-            if name not in parser.keys:
-                raise UsageError(f"rename: no field {name!r}, but {', '.join(parser.keys)}")
-        return replace(index, fields=(replace(index.fields[0], parser=parser.rename(names)),))
-    known = [field.name for field in index.fields]
+    fields: tuple[Field, ...]
+    parser = index.fields[0].parser
+    known = [field.name for field in index.fields] if parser is None else [*parser.keys]
     extra = [attribute.name for attribute in index.attributes]
     for name in names:
         if name not in known and name not in extra:
@@ -294,11 +291,15 @@ def rename_fields(index: Index, names: Mapping[str, str | None]) -> Index:
         if names.get(attribute.name, attribute.name) is not None
     )
     kept = [number for number, name in enumerate(known) if names.get(name, name) is not None]
-    fields = tuple(
-        replace(index.fields[number], name=names.get(known[number]) or known[number])
-        for number in kept
-    )
-    new = [*(field.name for field in fields), *(attribute.name for attribute in attributes)]
+    if parser is not None:
+        kept, fields = [0], (replace(index.fields[0], parser=parser.rename(names)),)
+    else:
+        fields = tuple(
+            replace(index.fields[number], name=names.get(known[number]) or known[number])
+            for number in kept
+        )
+    new = [made.name for field in fields for made in field.made]
+    new += [attribute.name for attribute in attributes]
     if not fields or len(set(new)) < len(new):
         raise UsageError(f"rename: the fields would be {new}: give each its own name, and keep one")
     layouts = tuple(index.layouts[number] for number in kept)

@@ -61,6 +61,7 @@ class Index:
     stamp:    state that the format read from the files, of JSON types, compared when a saved index
               is opened: it tells one state of the data from another, beside size and time.
     attributes:  values of the samples that the index itself holds.
+    joined:  after `penstock.join`, its identity with what that added, and a note. It is not saved.
     row_bytes:  of each field, the length that all samples have, or None if lengths differ.
     has_derived_fields:  whether batches have fields that are made of those that are stored, or rows
               that are compared with their checksums.
@@ -84,6 +85,7 @@ class Index:
     attributes: tuple[Attribute, ...] = ()
     row_bytes: tuple[int | None, ...] = ()
     has_derived_fields: bool = False
+    joined: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "row_bytes", tuple(layout.row_bytes for layout in self.layouts))
@@ -103,6 +105,11 @@ class Index:
                 raise FormatError(f"{what}: give a smaller shape, or leave it out") from None
         if not self.fingerprint:
             object.__setattr__(self, "fingerprint", _hash_identity(self))
+
+    @property
+    def identity(self) -> str:
+        """Identity with what was joined; lengths, selections and caches have the fingerprint."""
+        return self.fingerprint if self.joined is None else self.joined[0]
 
     @property
     def version(self) -> str:
@@ -260,6 +267,8 @@ class Index:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the sidecar, completely or not at all. OSError if that fails."""
+        if self.joined is not None:
+            raise UsageError(f"{path}: save the index of the data, and join again")
         header, sections = _pack_index(self)
         sidecar.write_sidecar(os.fspath(path), header, sections)
 
@@ -333,10 +342,15 @@ def _hash_identity(index: Index) -> str:
         _absorb(state, "keys", index.names.text)
         _absorb(state, "key ends", index.names.ends)
     for attribute in index.attributes:
-        state.update(json.dumps(attribute.describe()).encode())
-        for name, column in attribute.sections("attribute").items():
-            _absorb(state, name, column)
+        absorb_attribute(state, attribute)
     return state.hexdigest()
+
+
+def absorb_attribute(state: hashlib.blake2b, attribute: Attribute) -> None:
+    """Add an attribute to what is hashed."""
+    state.update(json.dumps(attribute.describe()).encode())
+    for name, column in attribute.sections("attribute").items():
+        _absorb(state, name, column)
 
 
 def _absorb(state: hashlib.blake2b, name: str, column: npt.NDArray[Any]) -> None:

@@ -23,7 +23,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,8 +47,20 @@ class _Table(NamedTuple):
     lines:  None if rows have no lines: then messages count rows.
     """
 
+    path: str
     columns: dict[str, Sequence[Any]]
     lines: Sequence[int] | None
+
+    def locate(self, row: int) -> str:
+        """Return the place of a row, for messages."""
+        if self.lines is None:
+            return f"{self.path}, row {row:,}: "
+        return f"{self.path}, line {self.lines[row]:,}: "
+
+    def make(self, names: Iterable[str]) -> dict[str, Attribute]:
+        """Make columns of these names, each of the narrowest type that holds all values."""
+        columns = self.columns
+        return {name: _make_column(self.path, name, columns[name], self.locate) for name in names}
 
 
 def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,16 +84,11 @@ def build(
     source = scan.store.stat([scan.place.name])
     path = source.path(0)
     wanted = None if columns is None else [files, *columns, *([label] if label else [])]
-    table = _read_table(scan.store, source, wanted)
+    table = read_table(scan.store, source, wanted)
     for name in wanted or [files, *([label] if label else [])]:
         options.check_known(path, name, table.columns)
 
-    def locate(row: int) -> str:
-        if table.lines is None:
-            return f"{path}, row {row:,}: "
-        return f"{path}, line {table.lines[row]:,}: "
-
-    base = os.path.dirname(scan.place.name)
+    base, locate = os.path.dirname(scan.place.name), table.locate
     names = []
     for row, name in enumerate(table.columns[files]):
         if not isinstance(name, str) or not name or "\0" in name:
@@ -97,7 +104,7 @@ def build(
     classes, labels = None, None
     if label:
         classes, labels = _make_labels(path, label, rest.pop(label), locate)
-    made = tuple(_make_column(path, name, values, locate) for name, values in rest.items())
+    made = tuple(table.make(rest).values())
     for name in rest:
         if name in _RESERVED or (name == "label" and labels is not None):
             raise UsageError(f"{path}: a column {name!r} would hide another: give columns= without")
@@ -107,14 +114,14 @@ def build(
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _read_table(store: Store, source: Files, wanted: Sequence[str] | None) -> _Table:
+def read_table(store: Store, source: Files, wanted: Sequence[str] | None) -> _Table:
     """Read a table: by its first bytes Parquet or JSON, else separated values."""
     name, size = source.name(0), int(source.size[0])
     path = source.path(0)
     head = store.read(name, 0, 64).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(parquet.MAGIC):
         columns = store.parse(source, lambda _, file: parquet.read_columns(file, wanted))
-        return _Table(columns[0], None)
+        return _Table(path, columns[0], None)
     if size > limits.decoded_chunk_bytes_max:
         raise FormatError(f"{path} has {size:,} bytes: a table is read as a whole, use Parquet")
     data = store.read(name, 0, size)
@@ -155,7 +162,7 @@ def _read_separated(path: str, data: bytes, wanted: Sequence[str] | None) -> _Ta
     if wanted is not None:
         for name in wanted:
             options.check_known(path, name, dict.fromkeys(header))
-    return _Table({header[n]: [row[n] for row in rows] for n in kept}, lines)
+    return _Table(path, {header[n]: [row[n] for row in rows] for n in kept}, lines)
 
 
 def _read_json(path: str, data: bytes, is_list: bool, wanted: Sequence[str] | None) -> _Table:
@@ -189,7 +196,7 @@ def _read_json(path: str, data: bytes, is_list: bool, wanted: Sequence[str] | No
         ]
         if odd:
             raise FormatError(f"{where}: {odd[0]!r} is not in all rows: give columns= without it")
-    return _Table({name: [record[name] for record in rows] for name in names}, lines)
+    return _Table(path, {name: [record[name] for record in rows] for name in names}, lines)
 
 
 # -- types -----------------------------------------------------------------------------------------
