@@ -73,6 +73,8 @@ def _decode_rows(
     if len(pieces) != math.prod(grid) or shape[0] > chunk[0]:
         raise ValueError(f"{len(pieces)} chunks {chunk} do not make up rows {shape[1:]}")
     fill = np.frombuffer(bytes.fromhex(options["fill"]), dtype)[0]
+    if shape == chunk and len(pieces[0]):  # one chunk, whole: it is not copied
+        return np.ascontiguousarray(undo(0, pieces[0], size, dtype))
     rows = np.empty(shape, dtype)
     for number, (cell, piece) in enumerate(zip(np.ndindex(*grid), pieces, strict=True)):
         starts = [index * step for index, step in zip(cell, chunk[1:], strict=True)]
@@ -102,7 +104,8 @@ def decode_zarr(options: Mapping[str, Any], compressed: CompressedChunk) -> Deco
                 data = decompress(config["id"], view, most, config)
             else:
                 data = _undo_codec(config, data)
-        plain: npt.NDArray[Any] = np.frombuffer(bytes(memoryview(data).cast("B")), np.uint8)
+        owned = data if isinstance(data, bytes) else bytes(memoryview(data).cast("B"))
+        plain: npt.NDArray[Any] = np.frombuffer(owned, np.uint8)
         if len(plain) != size:
             raise ValueError(f"a chunk has {len(plain):,} bytes, but {size:,} are expected")
         stored = plain.view(dtype).reshape([chunk[axis] for axis in order])
@@ -198,7 +201,8 @@ def decode_hdf5(options: Mapping[str, Any], compressed: CompressedChunk) -> Deco
     def undo(number: int, piece: memoryview, size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         mask = masks.get(number, 0)
         data, _ = _undo_last_filters(piece, filters, mask, size, dtype.itemsize)
-        return np.frombuffer(data, dtype).reshape(variant["chunk"])
+        owned = data if isinstance(data, bytes) else bytes(data)
+        return np.frombuffer(owned, dtype).reshape(variant["chunk"])
 
     return _decode_rows(variant, compressed, undo)
 
