@@ -410,7 +410,7 @@ def measure_stats(race: Race, numbers: Path, weather: Path) -> None:
         name = f"statistics of {name}, 2 threads"
         record.rows.append(make_row(name, pairs, amount, "GB/s", target, race.seed, ""))
         record.raw[name] = {"seconds": pairs}
-        worst = max(worst, compare_stats(data, arrays[path]))
+        worst = max(worst, float(compare_stats(data, arrays[path])))
     name = "statistics / numpy in float64, largest relative difference"
     note = "target is an upper limit"
     record.rows.append(Row(name, worst, "", target=1e-12, met=worst <= 1e-12, note=note))

@@ -34,6 +34,7 @@ _WORDS = [
 
 _PARSERS = (
     *("penstock.index.formats", "penstock.index.codecs"),
+    *("penstock.index.windows", "penstock.index.layout", "penstock.index.table"),
     *("penstock.index.json_fields", "penstock.index.nested", "penstock.index.attributes"),
     *("penstock.engine.hub", "penstock.dataset.predicate"),
 )
@@ -97,6 +98,8 @@ def _guided(atheris: ModuleType, given: argparse.Namespace) -> None:
     excluded = [name for name in _list_modules(package) if not name.startswith(_PARSERS)]
     with atheris.instrument_imports(include=["penstock"], exclude=excluded):
         target = _target(given.name)
+        for entry in importlib.import_module("penstock.index.formats").FORMATS.values():
+            entry.load(entry.built_by)  # modules of formats are imported when they are used
     if "atheris" not in type(importlib.import_module(_PARSERS[0]).__loader__).__module__:
         sys.exit("penstock's formats were imported before atheris could instrument them")
     with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as temporary:

@@ -144,20 +144,21 @@ def examine(
     if count and _is_read(contents):
         samples = sorted({0, count // 2, count - 1})
         # One batch costs as much as one sample. What damage keeps it from is read by itself.
-        if not _read(store, index, samples) and len(samples) > 1:
+        if read_samples(store, index, samples) is None and len(samples) > 1:
             for sample in samples:
-                _read(store, index, [sample])
+                read_samples(store, index, [sample])
     return index
 
 
-def _read(store: MemoryStore, index: Index, samples: Sequence[int]) -> bool:
-    """Read samples as a loader reads a batch; False if one of them is refused or too large."""
+def read_samples(store: MemoryStore, index: Index, samples: Sequence[int]) -> dict[str, Any] | None:
+    """Read samples as a loader reads a batch; None if one of them is refused or too large."""
     ids, bounds = np.array(samples, np.uint64), np.array([0, len(samples)], np.int64)
     index.keys(ids.astype(np.int64))
     (group,) = plan_samples(index, ids, bounds, 0, None)
     (planned,) = group.steps
-    if planned.layout.bytes > _read_bytes_max:
-        return False
+    made = len(samples) * sum(field.nbytes or 0 for field in index.made)
+    if max(planned.layout.bytes, made) > _read_bytes_max:
+        return None
     buffer = np.zeros(planned.layout.bytes, np.uint8)
     for file, offset, length, _, target in zip(
         *(column.tolist() for column in planned.requests[:-1]), strict=True
@@ -166,7 +167,6 @@ def _read(store: MemoryStore, index: Index, samples: Sequence[int]) -> bool:
         assert len(data) == length
         buffer[target : target + length] = np.frombuffer(data, np.uint8)
     try:
-        build_fields(index, planned, buffer)
+        return build_fields(index, planned, buffer)
     except PenstockError:
-        return False
-    return True
+        return None

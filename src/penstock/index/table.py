@@ -539,12 +539,15 @@ def _find_flaw(index: Index, count: int) -> str | None:
             return f"field {field.name!r} is nested, or decoded, as no field is"
         if flaw := layout.flaw(index.files):
             return flaw
-        if field.made_shape is not None and (
-            not isinstance(layout, Boxes | Windows)
-            or math.prod(layout.grid.size) != math.prod(field.made_shape)
-            or len(layout.grid.fill) not in (0, 2 * field.dtype.itemsize)
-        ):
-            return f"field {field.name!r} is not of the shape of its windows"
+        made, shape = field.made_shape, field.shape
+        if isinstance(layout, Boxes | Windows):
+            grid = layout.grid
+            fits = shape == (grid.room if isinstance(layout, Boxes) else grid.size)
+            fits &= len(grid.fill) in ((0, 2 * field.dtype.itemsize) if made is not None else (0,))
+            if not fits or (made is not None and math.prod(made) != math.prod(grid.size)):
+                return f"field {field.name!r} is not of the shape of its windows"
+        elif made is not None:
+            return f"field {field.name!r} has no windows"
     return None
 
 

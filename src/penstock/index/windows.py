@@ -113,8 +113,10 @@ class WindowGrid:
         if self.count < 1 or not self.shape or len(set(map(len, columns))) > 1:
             return "windows have no axes"
         for shape, size, start, stride, steps, every in zip(*columns, strict=True):
-            if min(size, stride, steps, every) < 1 or start <= -size:
-                return "windows have no size"
+            if min(size, stride, steps, every) < 1 or start <= -size or every * steps > self.count:
+                return "windows have no size, or more places than numbers"
+            if max(stride, abs(start) + (steps - 1) * stride + size) >= 1 << 63:
+                return "a window lies beyond any array"
             if not self.fill and (start < 0 or start + (steps - 1) * stride + size > shape):
                 return "a window reaches beyond its array"
         return None

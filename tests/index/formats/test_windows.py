@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.engine.object_store import open_bucket
 from penstock.errors import FormatError, MissingError, SidecarError, UsageError
+from penstock.index.formats.windowing import measure_span
 from penstock.index.layout import Boxes, Windows
 from penstock.index.table import Index
 from penstock.torch import DataLoader
@@ -411,6 +412,8 @@ def test_other_windows_are_other_data(weather: Path, tmp_path: Path) -> None:
         ({"axis": 1.5}, UsageError, ["axis", "1.5"]),
         ({"window": {"time": 2}, "drop": "last"}, UsageError, ["drop", "'partial' or 'pad'"]),
         ({"window": {"time": 41}}, UsageError, ["drop='pad'"]),
+        ({"window": {"time": 1 << 40}, "drop": "pad"}, UsageError, ["elements", "smaller window"]),
+        ({"window": {"time": 1}, "stride": {"time": 1 << 63}}, UsageError, ["stride"]),
         (
             {"window": {"time": 2}, "target": {"time": [-40, 0]}, "drop": "pad"},
             UsageError,
@@ -555,6 +558,8 @@ def test_times_that_do_not_go_on(
         {"size": (11,)},
         {"shape": (41,)},
         {"every": (0,)},
+        {"every": (2,)},
+        {"stride": (1 << 63,), "steps": (1,)},
         {"start": (-1,)},
     ],
 )
@@ -604,6 +609,14 @@ def test_rows_of_one_axis(tmp_path: Path) -> None:
     assert [int(dataset[number]["data"]) for number in range(7)] == list(range(7))
     batches = list(penstock.Loader(dataset, 7, shuffle="none"))
     np.testing.assert_array_equal(batches[0]["data"], np.arange(7))
+
+
+@pytest.mark.parametrize(
+    "units", ["days since 292277026597-1-1", "days since 2000-1-100", "days since \u0661-1-1"]
+)
+def test_a_date_that_no_calendar_has(units: str) -> None:
+    """A coordinate since such a date is compared as it is, and not since another day."""
+    assert measure_span("x", np.array([1.0, 2.0]), units) == (1.0, 2.0, 1.0)
 
 
 @pytest.mark.parametrize("change", [{"start": (-10,)}, {"fill": "00"}, {"size": (4,)}])

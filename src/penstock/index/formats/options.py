@@ -149,8 +149,8 @@ def check_sizes(name: str, value: Any) -> dict[str, int]:
     """Check the option `window`, `stride` or `halo`, and return it by names of axes."""
     if not isinstance(value, Mapping) or not value:
         raise UsageError(f"{name} is {value!r:.100}: give {{axis: elements}}")
-    least = 0 if name == "halo" else 1
-    return {_name_axis(name, axis): check_whole(name, size, least) for axis, size in value.items()}
+    ends = 0 if name == "halo" else 1, limits.order_count_max
+    return {_name_axis(name, axis): check_whole(name, size, *ends) for axis, size in value.items()}
 
 
 def check_target(name: str, value: Any) -> dict[str, list[int]]:
@@ -161,7 +161,8 @@ def check_target(name: str, value: Any) -> dict[str, list[int]]:
     for axis, ends in value.items():
         if not isinstance(ends, Sequence) or isinstance(ends, str) or len(ends) != 2:
             raise UsageError(f"{name} of {axis!r} is {ends!r:.100}: give (first, end)")
-        first, end = (check_whole(name, at, -limits.order_count_max) for at in ends)
+        most = limits.order_count_max
+        first, end = (check_whole(name, at, -most, most) for at in ends)
         if first >= end:
             raise UsageError(f"{name} of {axis!r} is ({first}, {end}): let it end behind its start")
         target[_name_axis(name, axis)] = [first, end]

@@ -22,6 +22,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import itertools
+import math
 import re
 import struct
 from collections.abc import Mapping, Sequence
@@ -166,7 +167,8 @@ class CoordinateSpan(NamedTuple):
 
 
 _TIME_UNITS = re.compile(
-    r"(second|minute|hour|day)s? since (\d+-\d+-\d+)(?:[T ](\d+:\d+(?::\d+)?))?"
+    r"(?a)(second|minute|hour|day)s? since (\d{1,4}-\d\d?-\d\d?)(?!\d)"
+    r"(?:[T ](\d\d?:\d\d?(?::\d\d?)?))?"
 )
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 
@@ -271,6 +273,11 @@ def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> Win
         pairs = list(zip(array.axes, array.shape, strict=True))
         spans = [find_span(axis, length, is_target) for axis, length in pairs]
         is_padded = any(axis in (window if drop == "pad" else halo) for axis in array.axes)
+        sizes = math.prod(high - low for low, high in spans), math.prod(array.shape)
+        bytes_max = max(limits.undeclared_chunk_bytes_max, sizes[1] * array.dtype.itemsize)
+        if is_padded and sizes[0] * array.dtype.itemsize > bytes_max:
+            what = f"{array.where}: padded windows have {sizes[0]:,} elements, and it {sizes[1]:,}"
+            raise UsageError(f"{what}: give a smaller window, target or halo")
         return WindowGrid(
             array.shape,
             tuple(high - low for low, high in spans),

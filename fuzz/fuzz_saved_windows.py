@@ -1,0 +1,75 @@
+"""Saved indexes of windows: their header and sections, as one document of JSON.
+
+An index that is not refused leads to windows of its files. How chunks are decoded stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from fuzz import fuzz_windows
+from fuzz.memory import ROOT, MemoryStore, parted, read_samples
+from penstock.errors import PenstockError
+from penstock.index.formats import FORMATS, Location
+from penstock.index.table import _MALFORMED, _find_flaw, _pack_index, _unpack_index, find_outside
+
+_DTYPES = {"|u1", "<i4", "<u4", "<i8"}
+_codecs: list[Any] = [None]
+TOKENS = (b'"fill"', b'"00"', b'"boxes"', b'"windows"', b'"chunks_of"', b'"made"', b'"window"')
+
+
+def seeds() -> list[bytes]:
+    """The indexes of the windows of `fuzz_windows`."""
+    documents = []
+    for seed in fuzz_windows.seeds():
+        contents = {name: part for name, part in parted(seed, fuzz_windows.NAMES).items() if part}
+        options = json.loads(contents.pop("options"))
+        entry = FORMATS["npy" if "a.npy" in contents else "zarr"]
+        place = Location("folder", "", ROOT)
+        store = MemoryStore(contents)
+        index = entry.build(store, place, None, **entry.canonical(options))
+        packed = _pack_index(index)
+        header, sections = json.loads(json.dumps(packed[0])), packed[1]
+        _codecs.extend(field.get("codec") for field in header["fields"])
+        columns = {name: [one.dtype.str, one.tolist()] for name, one in sections.items()}
+        documents.append(json.dumps([header, columns]).encode())
+    return documents
+
+
+def one(data: bytes) -> None:
+    """Rebuild the index as a saved one is, and read the windows that it leads to."""
+    if len(_codecs) == 1:
+        seeds()
+    try:
+        header, columns = json.loads(data)
+        if any(field.get("codec") not in _codecs for field in header["fields"]):
+            return
+        sections: dict[str, Any] = {
+            name: np.array(values, dtype)
+            for name, (dtype, values) in columns.items()
+            if dtype in _DTYPES
+        }
+        if any(column.ndim != 1 for column in sections.values()) or "sections" in header:
+            return
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        return  # not what a sidecar can hold
+    try:
+        index = _unpack_index(header, sections, None)
+        if find_outside(index.files) or find_outside(index.sources):
+            return
+        if _find_flaw(index, int(header["count"])) is not None:
+            return
+    except _MALFORMED:
+        return
+    store = MemoryStore({index.files.name(n): bytes(4096) for n in range(len(index.files))})
+    if int(index.files.size.max(initial=0)) > 4096:
+        return
+    count = index.count
+    for sample in sorted({0, count // 2, count - 1} - {-1}):
+        try:
+            read_samples(store, index, [sample])
+        except PenstockError:
+            continue
