@@ -389,6 +389,45 @@ def test_a_file_that_changes_is_another_join(files: Path, tmp_path: Path) -> Non
         penstock.join(data, opened, rename={"data": "y"})
 
 
+FILES: dict[str, Callable[[Path, Any], None]] = {
+    "npy": lambda path, volume: np.save(path, volume),
+    "npz": lambda path, volume: np.savez(path, volume=volume),
+    "packed.npz": lambda path, volume: np.savez_compressed(path, volume=volume),
+    "h5": lambda path, volume: write_volume(path, volume),
+    "packed.h5": lambda path, volume: write_volume(path, volume, compression="gzip"),
+    "zarr": lambda path, volume: write_group(path, volume),
+}
+
+
+def write_volume(path: Path, volume: Any, **options: Any) -> None:
+    with pytest.importorskip("h5py").File(path, "w") as file:
+        file.create_dataset("volume", data=volume, **options)
+
+
+def write_group(path: Path, volume: Any) -> None:
+    group = pytest.importorskip("zarr").open_group(str(path), mode="w")
+    group.create_array("volume", data=volume)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_labels_of_files_that_are_a_sample_each(kind: str, tmp_path: Path) -> None:
+    """The key of a sample that is a file, or a group of Zarr, is its name in the folder."""
+    names = [f"{name}.{kind}" for name in ("b", "a", "d", "c")]
+    (tmp_path / "runs").mkdir()
+    for number, name in enumerate(names):
+        FILES[kind](tmp_path / "runs" / name, np.full((2, 3), number + 1.0))
+    data = penstock.open(tmp_path / "runs", sample="file")
+    assert data.index.keys(np.arange(4)) == sorted(names)
+    table = write_csv(tmp_path / "labels", {"name": names, "label": [1, 2, 3, 4]})
+    joined = penstock.join(data, table, on="name")
+    for again in (joined, pickle.loads(pickle.dumps(joined)), joined.select(where="label > 2")):
+        with penstock.Loader(again, batch_size=2, seed=1) as loader:
+            for batch in loader:
+                (volumes,) = (batch[field.name] for field in data.fields)
+                assert volumes[:, 1, 2].tolist() == batch["label"].tolist()
+    assert len(again) == 2
+
+
 @pytest.mark.parametrize("names", [[7, 8, 9], ["07", "08", "09"], ["7 ", "8", "9"], ["7", "8", ""]])
 def test_names_of_two_types_are_equal_as_texts(names: list[Any], tmp_path: Path) -> None:
     """7 is "7", and neither "07" nor "7 ": what is not equal is missing, and never another row."""

@@ -32,7 +32,7 @@ from ... import limits
 from ...arguments import check_whole
 from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
-from ...extent import Files, Int
+from ...extent import Files, Int, Names
 from ..codecs.chunked_arrays import unpack_entry
 from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout, RowTable
@@ -83,7 +83,8 @@ def build_npy(
                 raise FormatError(f"{files.path(file)} is of {header.dtype}, unlike others")
         shapes, offsets = [one.shape for one in headers], [one.data_offset for one in headers]
         field, layout = lay_out_whole(files, "data", headers[0].dtype, shapes, offsets)
-        return Index("npy", files, (field,), (layout,), sources)
+        names = Names(files.names, files.ends)
+        return Index("npy", files, (field,), (layout,), sources, names=names)
     field = make_field(files.path(0), headers[0])
     assert field.nbytes is not None
     for file, header in enumerate(headers):
@@ -226,15 +227,14 @@ def build_npz(
         laid_out = []
         for number, field in enumerate(contents[0].fields):
             members = [one.members[number] for one in contents]
-            if any(member.method != zipfile.ZIP_STORED for member in members):
-                laid_out.append(_lay_out_packed(files, field, shapes[field.name], members))
+            name, offsets = field.name, [one.base[number] for one in contents]
+            if all(member.method == zipfile.ZIP_STORED for member in members):
+                laid_out.append(lay_out_whole(files, name, field.dtype, shapes[name], offsets))
             else:
-                offsets = [one.base[number] for one in contents]
-                laid_out.append(
-                    lay_out_whole(files, field.name, field.dtype, shapes[field.name], offsets)
-                )
+                laid_out.append(_lay_out_packed(files, field, shapes[name], members))
         whole_fields, places = zip(*laid_out, strict=True)
-        return Index("npz", files, whole_fields, places, sources, label_column=columns)
+        names = Names(files.names, files.ends)
+        return Index("npz", files, whole_fields, places, sources, None, columns, names)
     check_reading(files, sample or ("row" if labels else None), shapes)
     first = number_first([arrays.shapes[0][0] for arrays in contents])
     if not first[-1]:

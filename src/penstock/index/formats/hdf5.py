@@ -40,7 +40,7 @@ import numpy as np
 
 from ...engine.store import StoreFile
 from ...errors import FormatError, PenstockError, UsageError, missing_library
-from ...extent import Files, Int
+from ...extent import Files, Int, Names
 from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout
 from ..table import Index
@@ -166,7 +166,8 @@ def build(
         check_reading(files, sample or ("row" if labels else None), shapes)
     joined_fields, layouts = zip(*joined, strict=True)
     label_column = np.concatenate(labels) if labels else None
-    return Index("hdf5", files, joined_fields, layouts, sources, label_column=label_column)
+    names = Names(files.names, files.ends) if sample == "file" else None
+    return Index("hdf5", files, joined_fields, layouts, sources, None, label_column, names)
 
 
 def _join_parts(name: str, parts: list[Hdf5Part], files: Files) -> tuple[Field, Layout]:

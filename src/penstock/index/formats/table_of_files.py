@@ -87,7 +87,6 @@ def build(
     table = read_table(scan.store, source, wanted)
     for name in wanted or [files, *([label] if label else [])]:
         options.check_known(path, name, table.columns)
-
     base, locate = os.path.dirname(scan.place.name), table.locate
     names = []
     for row, name in enumerate(table.columns[files]):

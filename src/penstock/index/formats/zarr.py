@@ -33,7 +33,7 @@ from ... import limits
 from ...engine.native import crc32c
 from ...engine.store import Progress, Store, StoreFile
 from ...errors import FormatError, MissingError, UsageError
-from ...extent import Files, Int, joined, unseen
+from ...extent import Files, Int, Names, joined, unseen
 from ..codecs import chunked_arrays as codec
 from ..codecs.registry import CompressedChunk
 from ..fields import Codec, Field
@@ -357,7 +357,7 @@ def _index_groups(
         places.append(group_chunks(joint) if verbatim is None else verbatim)
     read = sorted({array.meta for arrays in columns.values() for array in arrays} | set(metas))
     sources = joined(store.folders([""]), joined(tables[0], store.stat(read)))
-    return Index("zarr", tables[0], tuple(fields), tuple(places), sources)
+    return Index("zarr", tables[0], (*fields,), (*places,), sources, names=Names.of(groups))
 
 
 # -- metadata --------------------------------------------------------------------------------------
