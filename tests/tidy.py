@@ -93,7 +93,7 @@ BUDGETS = {
     "index": 15_023,
     "loader": 6_783,
     "order": 2_612,
-    "penstock_bench": 13_050,
+    "penstock_bench": 13_064,
     "penstock_sim": 7_026,
     "plan": 3_626,
     "ranks": 596,

@@ -12,10 +12,15 @@ import numpy as np
 import pytest
 
 from penstock.errors import UsageError
+from penstock_bench.contenders.delivery import compute_checksum
+from penstock_bench.contenders.samples import flatten_sample, open_samples
+from penstock_bench.data import find_paths
+from penstock_bench.data.generate import generate_data
 from penstock_bench.ranks import launch
 from penstock_bench.results import dlio, record
 from penstock_bench.run import BenchJob, Walks, run_workload
 from penstock_bench.workload.distribution import Distribution
+from penstock_bench.workload.reading import read_workload
 from penstock_bench.workload.sections import (
     CheckpointSpec,
     DatasetSpec,
@@ -269,23 +274,14 @@ def strict(path: Path):
     return json.loads(path.read_text(), parse_constant=refuse)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_dlios_figures_follow_from_the_files(tmp_path, ranks):
-    """summary.json has DLIO's metrics: worked out again from the lists of each rank's steps and
-    its begins and ends, as DLIO does."""
+def work_out(
+    out: Path, ranks: int, steps: int, skipped: tuple[int, int]
+) -> tuple[list[float], list[float]]:
+    """Work out utilisation and samples/s of two epochs, of batches of 2, as DLIO does: from the
+    lists of each rank's steps and its begins and ends."""
     from datetime import datetime
 
-    data, out = tmp_path / "data", tmp_path / "out"
-    paths = write(data, 24)
-    load = workload(data, 24, train=TrainSpec(epochs=2, computation_time=seconds(0.002)))
-    load = replace(
-        load,
-        output=OutputSpec(metric=SkippedSteps(exclude_start_steps=2, exclude_end_steps=1)),
-        metric=Goal(au=0.5),
-    )
-    found = written(out, job(load, paths, compat=True), ranks)
-    metric = strict(out / "summary.json")["metric"]
-    assert metric == json.loads(json.dumps(found["dlio"]))
+    first, last = skipped[0], steps - 1 - skipped[1]
     au, rates = [], []
     for epoch in ("1", "2"):
         of_ranks = []
@@ -297,14 +293,32 @@ def test_dlios_figures_follow_from_the_files(tmp_path, ranks):
                 datetime.strptime(spans["block1"][name], "%Y-%m-%dT%H:%M:%S.%f")
                 for name in ("start", "end")
             )
-            steps = 12 // ranks
-            last = steps - 1 - 1
-            spent = (ended - begun).total_seconds() - sum(proc[:2]) - sum(proc[last + 1 :])
-            of_ranks.append((100 * sum(compute[2 : last + 1]) / spent, (steps - 2) / spent * 2))
-            assert lists["au"]["block1"] == pytest.approx(of_ranks[-1][0], rel=1e-3)
+            spent = (ended - begun).total_seconds() - sum(proc[:first]) - sum(proc[last + 1 :])
+            busy = 100 * sum(compute[first : last + 1]) / spent
+            of_ranks.append((busy, (steps - 2) / spent * 2))
+            assert lists["au"]["block1"] == pytest.approx(busy, rel=1e-3)
             assert spans["block1"]["duration"] == f"{(ended - begun).total_seconds():.2f}"
         au.append(sum(each[0] for each in of_ranks) / ranks)
         rates.append(sum(each[1] for each in of_ranks))
+    return au, rates
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_dlios_figures_follow_from_the_files(tmp_path, ranks):
+    """summary.json has DLIO's metrics: worked out again from the lists of each rank's steps and
+    its begins and ends, as DLIO does."""
+    data, out = tmp_path / "data", tmp_path / "out"
+    paths = write(data, 24)
+    load = workload(data, 24, train=TrainSpec(epochs=2, computation_time=seconds(0.002)))
+    load = replace(
+        load,
+        output=OutputSpec(metric=SkippedSteps(exclude_start_steps=2, exclude_end_steps=1)),
+        metric=Goal(au=0.5),
+    )
+    found = written(out, job(load, paths, compat=True), ranks)
+    metric = strict(out / "summary.json")["metric"]
+    assert metric == json.loads(json.dumps(found["dlio"]))
+    au, rates = work_out(out, ranks, 12 // ranks, skipped=(2, 1))
     assert metric["train_au_percentage"] == pytest.approx(au, rel=1e-3)
     assert metric["train_throughput_samples_per_second"] == pytest.approx(rates, rel=1e-3)
     mean, spread = np.mean(rates), np.std(rates)
@@ -316,6 +330,35 @@ def test_dlios_figures_follow_from_the_files(tmp_path, ranks):
     log = (out / "dlio.log").read_text()
     assert f"[METRIC] Number of Simulated Accelerators: {ranks}\n" in log
     assert f"[METRIC] train_au_meet_expectation: {met}\n" in log
+
+
+@pytest.mark.parametrize("format", ["tfrecord", "npz", "hdf5"])
+def test_one_sample_a_file_counts_as_dlio_counts(tmp_path, format):
+    """CosmoFlow, in small: sizes that differ from file to file; each file is a sample, a step has
+    as many as the batch, each rank as many steps as all files allow, and rates are by both."""
+    load = read_workload("cosmoflow_v100")
+    sizes = {"num_files_train": 23, "record_length_bytes": 5000, "record_length_bytes_stdev": 900}
+    data = replace(load.dataset, data_folder=str(tmp_path / "data"), format=format, **sizes)
+    generate_data(data, ["train"])
+    paths = find_paths(data, "train")
+    samples = [open_samples(data, path)[0] for path in paths]
+    assert len({len(flatten_sample(sample)) for sample in samples}) > 5
+    load = replace(
+        load,
+        dataset=data,
+        reader=replace(load.reader, batch_size=2, read_threads=0),
+        train=replace(load.train, epochs=2, computation_time=seconds(0.002)),
+    )
+    truth = {"train": frozenset(map(compute_checksum, samples))}
+    found = written(tmp_path / "out", job(load, paths, compat=True, truth=truth), 2)
+    assert found["verified"] is True
+    assert [epoch["samples"] for epoch in found["epochs"]] == [20, 20]  # 5 x 2 x 2
+    sizes = sorted(len(flatten_sample(sample)) for sample in samples)
+    assert all(sum(sizes[:20]) <= epoch["bytes"] <= sum(sizes[-20:]) for epoch in found["epochs"])
+    au, rates = work_out(tmp_path / "out", 2, 5, skipped=(1, 0))
+    metric = strict(tmp_path / "out" / "summary.json")["metric"]
+    assert metric["train_au_percentage"] == pytest.approx(au, rel=1e-3)
+    assert metric["train_throughput_samples_per_second"] == pytest.approx(rates, rel=1e-3)
 
 
 def test_files_are_strict_json_and_complete(tmp_path):

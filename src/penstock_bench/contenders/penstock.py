@@ -105,8 +105,12 @@ def open_task(task: DeliveryTask) -> Dataset:
             return _index_places(task, [read_places(path) for path in task.paths])
         case "hdf5":
             count = data.hdf5.num_dset_per_record
+            is_plain = count == 1 and data.compression == "none" and not data.hdf5.chunk_dims
+            if task.per_file == 1 and data.record_length_bytes_stdev and is_plain:
+                return _index_places(task, [_find_array(path) for path in task.paths])
             fields = {f"records_{n}": f"records_{n}" for n in range(count)}
-            return _open_format(task, fields=fields, label="", isolate=False, sample="row")
+            sample = "file" if task.per_file == 1 else "row"
+            return _open_format(task, fields=fields, label="", isolate=False, sample=sample)
     return _open_format(task)
 
 
@@ -149,6 +153,15 @@ def _index_places(
     offset = np.concatenate([place for place, _ in file_places])
     size = np.concatenate([place for _, place in file_places])
     return _index(task, lambda _: RowTable(file, offset, size))
+
+
+def _find_array(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Offset and size of the one sample of an HDF5 file, which has a shape of its own."""
+    import h5py
+
+    with h5py.File(path) as file:
+        array = file["records_0"].id
+        return np.array([array.get_offset() or 0]), np.array([array.get_storage_size()])
 
 
 def _index_lines(task: DeliveryTask) -> Dataset:
