@@ -2,9 +2,11 @@
 #include "ground/gather.hpp"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string_view.h>
 
 #include "binding/arrays.hpp"
 #include "binding/gil.hpp"
+#include "ground/standardize.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -37,6 +39,20 @@ void bind_gather(nb::module_& m) {
       "Zeros fill each extent up to a multiple of `alignment`; `checksums[i]` becomes the CRC-32C\n"
       "of extent i with its zeros. IndexError unless the extents fill `out` exactly. The addresses\n"
       "are not checked.");
+  m.def(
+      "standardize",
+      [](const Column<std::uint8_t>& numbers, std::string_view kind, const Column<double>& mean,
+         const Column<double>& sd, std::size_t inner, const WritableColumn<std::uint8_t>& out,
+         bool halves, unsigned threads) {
+        const WithoutGil released;
+        standardize(view_bytes(numbers), kind, view(mean), view(sd), inner, view_bytes(out),
+                    halves, threads);
+      },
+      "numbers"_a.noconvert(), "kind"_a, "mean"_a.noconvert(), "sd"_a.noconvert(), "inner"_a,
+      "out"_a.noconvert(), "halves"_a, "threads"_a,
+      "Write (x - mean[r]) / sd[r] for each number x, computed in float64, to `out` as float32.\n\n"
+      "Numbers are of `kind`, as numpy names it, in lines of `inner`, each of the next row r. With\n"
+      "`halves` they are written as bfloat16. ValueError if the sizes do not fit.");
   m.def("fence", &fence,
         "Order this thread's accesses to shared memory.\n\n"
         "A thread that reads a value written after this call, and then calls `fence` itself, sees\n"

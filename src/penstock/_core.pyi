@@ -758,6 +758,29 @@ def pack_extents(
     are not checked.
     """
 
+def standardize(
+    numbers: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    kind: str,
+    mean: Annotated[
+        NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    sd: Annotated[
+        NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    inner: int,
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    halves: bool,
+    threads: int,
+) -> None:
+    """
+    Write (x - mean[r]) / sd[r] for each number x, computed in float64, to `out` as float32.
+
+    Numbers are of `kind`, as numpy names it, in lines of `inner`, each of the next row r. With
+    `halves` they are written as bfloat16. ValueError if the sizes do not fit.
+    """
+
 def fence() -> None:
     """
     Order this thread's accesses to shared memory.

@@ -80,6 +80,8 @@ def open(
     vocabulary: int | Mapping[str, int] | None = None,
     split: str | Sequence[str] | None = None,
     rename: Mapping[str, str] | None = None,
+    normalize: str | Mapping[str, FieldStats] | None = None,
+    normalize_dtype: str = "float32",
     **more: Any,
 ) -> Dataset:
     """Open the samples at `path`. Only the metadata that locates them is read.
@@ -110,6 +112,11 @@ def open(
     rename:        {its field: another name}, of fields that samples and batches have under another
                    name. A field "__key__", "__id__", "__url__", "__epoch__" or "__rng__", or
                    "label" beside labels, would hide what every sample has: it needs one.
+
+    normalize:     "stats": samples and batches have each field of floats as (x - mean) / sd, by
+                   the statistics that `penstock stats` saved of this data, opened alike; or such
+                   statistics by field, of a selection for example: {field: stats}. A deviation of 0
+                   counts as 1, and NaN stays. In `normalize_dtype`, "float32" or "bfloat16".
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
@@ -147,7 +154,12 @@ def open(
         table = set_vocabulary(table, vocabulary, place.path)
     if roots:
         table = replace(table, files=add_mirrors(table.files, roots))
-    return Dataset(place.path, table, sidecar, paths)
+    dataset = Dataset(place.path, table, sidecar, paths)
+    if normalize is not None:
+        from .stats import normalize_fields
+
+        dataset.index = normalize_fields(dataset, normalize, normalize_dtype)
+    return dataset
 
 
 class Kind(ABC):
@@ -606,7 +618,8 @@ class Dataset:
         del values["__id__"], values["__epoch__"]  # the stream has them
         for field in self.index.fields:
             if field.shape == () and field.parser is None and field.name in values:
-                values[field.name] = np.asarray(values[field.name], field.dtype)
+                dtype = field.as_dtype or field.dtype
+                values[field.name] = np.asarray(values[field.name], dtype)
         return values if self.kind is None else self.kind.finish_sample(values)
 
     def compose_decode(self, decode: Decode | None) -> Decode | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..engine.native import standardize
 from ..engine.protocol import Buffer
 from ..errors import FormatError, LimitError, UsageError
 from ..extent import Int
 from ..index import codecs
 from ..index.concat import JointChunks, split_by_part
-from ..index.fields import SUMS_FIELD, Field, find_damaged
+from ..index.fields import SUMS_FIELD, Field, Scaling, find_damaged
 from ..index.formats.jsonl import build_line_error
 from ..index.json_fields import JsonFields, LineError
 from ..index.layout import Boxes, Chunked, Windows
@@ -155,7 +157,8 @@ def _derive_fields(index: Index, planned: StepPlan, fields: dict[str, Any]) -> d
         if field.vocabulary and field.name in fields:
             check_vocabulary(index, field, fields[field.name], planned.ids, planned.step)
         if field.as_dtype is not None and field.name in fields:
-            fields[field.name] = _convert_rows(fields[field.name], field.as_dtype)
+            rows = fields[field.name]
+            fields[field.name] = _convert_rows(rows, field.as_dtype, field.scaling)
     for field in index.fields:
         if field.parser is not None:
             fields |= _parse_lines(index, planned, field.parser, fields.pop(field.name))
@@ -199,10 +202,26 @@ def check_vocabulary(
     raise FormatError(f"{where} {fault}: correct vocabulary=, dtype= or header_bytes=")
 
 
-def _convert_rows(rows: Any, dtype: np.dtype[Any]) -> Any:
+def _convert_rows(rows: Any, dtype: np.dtype[Any], scaling: Scaling | None) -> Any:
     if isinstance(rows, Ragged):
-        return Ragged(_convert_rows(rows.values, dtype), rows.offsets)
-    return rows.astype(dtype)
+        return Ragged(_convert_rows(rows.values, dtype, scaling), rows.offsets)
+    if scaling is None:
+        return rows.astype(dtype)
+    kind = np.dtype("f4") if rows.dtype == "f2" else rows.dtype.newbyteorder("=")
+    numbers, made = np.require(rows, kind, ["C", "A"]), np.empty(rows.shape, dtype)
+    axis = rows.ndim - 1 if scaling.axis is None else scaling.axis + 1
+    inner = max(1, rows.size if scaling.axis is None else math.prod(rows.shape[axis + 1 :]))
+    standardize(
+        numbers.reshape(-1).view(np.uint8),
+        kind.str[1:],
+        scaling.mean,
+        scaling.sd,
+        inner,
+        made.reshape(-1).view(np.uint8),
+        dtype.itemsize == 2,
+        min(len(os.sched_getaffinity(0)), 1 + (made.nbytes >> 20)),
+    )
+    return made
 
 
 def _parse_lines(

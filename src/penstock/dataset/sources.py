@@ -16,7 +16,7 @@ from ..engine.open import is_url
 from ..errors import ChangedError, SidecarError, UsageError
 from ..extent import Int
 from ..index.concat import rename_fields
-from ..index.fields import RESERVED, SUMS_FIELD
+from ..index.fields import RESERVED, SUMS_FIELD, Scaling
 from ..index.formats.registry import FORMATS
 from ..index.formats.shards import Location
 from ..index.json_fields import JsonFields
@@ -129,6 +129,17 @@ def convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
     return replace(index, fields=tuple(converted), attributes=attributes)
 
 
+def scale_fields(index: Index, scalings: Mapping[str, tuple[Scaling, Any]]) -> Index:
+    """Return the index whose fields of these names are normalised, to a dtype each."""
+    fields = [
+        replace(field, scaling=scalings[field.name][0], as_dtype=scalings[field.name][1])
+        if field.name in scalings
+        else field
+        for field in index.fields
+    ]
+    return replace(index, fields=tuple(fields))
+
+
 def _list_names(index: Index) -> list[str]:
     """List the names of the fields and attributes."""
     return [*(item.name for item in index.fields), *(item.name for item in index.attributes)]
@@ -138,7 +149,7 @@ class IndexReference(NamedTuple):
     """Reference to a saved index, in place of which a pickled dataset has it.
 
     mirrors:     root, sizes and times of each mirror.
-    as_dtype, parser, vocabulary, names:  what the saved index does not have of its fields.
+    as_dtype, parser, vocabulary, scalings, names:  what the saved index lacks of its fields.
     """
 
     path: str
@@ -152,12 +163,13 @@ class IndexReference(NamedTuple):
     as_dtype: np.dtype[Any] | None
     parser: JsonFields | None
     vocabulary: Mapping[str, int]
+    scalings: Mapping[str, tuple[Scaling, Any]]
     names: Sequence[str]
 
     @classmethod
     def make(cls, index: Index, path: str, paths: tuple[str, ...], sidecar: str) -> Self:
         """Refer to the index that is saved at `sidecar`."""
-        dtypes = [field.as_dtype for field in index.fields]
+        dtypes = [field.as_dtype for field in index.fields if field.scaling is None]
         dtypes += [attribute.as_dtype for attribute in index.attributes]
         return cls(
             path,
@@ -171,6 +183,7 @@ class IndexReference(NamedTuple):
             next((dtype for dtype in dtypes if dtype is not None), None),
             index.fields[0].parser,
             {field.name: field.vocabulary for field in index.fields if field.vocabulary},
+            {one.name: (one.scaling, one.as_dtype) for one in index.fields if one.scaling},
             _list_names(index),
         )
 
@@ -199,7 +212,7 @@ class IndexReference(NamedTuple):
         index = rename_fields(index, {} if index.fields[0].parser else names)
         if self.as_dtype is not None:
             index = convert_integers(index, self.as_dtype, self.path)
-        index = set_vocabulary(index, self.vocabulary, self.path)
+        index = scale_fields(set_vocabulary(index, self.vocabulary, self.path), self.scalings)
         if self.parser is not None:
             index = replace(index, fields=(replace(index.fields[0], parser=self.parser),))
         mirrors = tuple(

@@ -7,8 +7,10 @@ loaded. A run that was killed goes on after its finished chunks.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,17 +23,19 @@ from .. import limits
 from ..arguments import check_function, check_whole
 from ..engine.atomic_file import storage_errors
 from ..engine.threads import ThreadPool
-from ..errors import MissingError, SidecarError, UsageError
+from ..errors import MissingError, SidecarError, UsageError, missing_library
 from ..extent import Int
-from ..index.fields import SUMS_FIELD
+from ..index.fields import SUMS_FIELD, Scaling
 from ..index.layout import Chunked
 from ..index.sidecar import choose_saved_path, list_saved_paths
+from ..index.table import Index
 from .fields import Ragged
 from .lengths import describe_made
 from .measuring import MeasuredChunks, Progress, measure_in_pool
 from .moments import NUMBERS, choose_dtype, count_bins, join_all, make_edges, sum_up
 from .sample import FieldReader
 from .saved import Saved
+from .sources import scale_fields
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -55,7 +59,8 @@ class FieldStats:
                 An `sd` whose square is beyond float64 is infinite.
     histogram:  counts of all numbers of the field in equal bins, if bins were asked for:
                 edges[k] <= number < edges[k + 1] in float64; the last bin has the maximum, too.
-    rows:       statistics at each place of the axis, if one was asked for and the field has it.
+    rows:       statistics at each place of `axis` of a sample, if one was asked for and the field
+                has it.
     """
 
     count: int
@@ -67,6 +72,7 @@ class FieldStats:
     sd: float | None
     histogram: tuple[int, ...] = ()
     rows: tuple[FieldStats, ...] = ()
+    axis: int | None = None
 
     @property
     def edges(self) -> npt.NDArray[np.float64]:
@@ -102,7 +108,7 @@ def load_stats(dataset: Dataset) -> Mapping[str, FieldStats]:
     """Load the statistics of this data, see `Dataset.load_stats`."""
     path = next((path for path in _list_paths(dataset) if os.path.exists(path)), None)
     if path is None:
-        command = f"`penstock stats {dataset.path}` or dataset.stats()"
+        command = f"`{_name_command(dataset)}` or dataset.stats()"
         raise MissingError(f"{dataset.path} has no statistics: measure them by {command}")
     return _load(dataset, path)[1]
 
@@ -172,6 +178,64 @@ def measure_stats(
     return _load(dataset, path)[1]
 
 
+def _name_command(dataset: Dataset) -> str:
+    """Name the command that measures data, opened as it is."""
+    options = [f"{name}={json.dumps(value)}" for name, value in dataset.index.options.items()]
+    parts = ["penstock", "stats", dataset.path, *(f"--option={option}" for option in options)]
+    return shlex.join(parts)
+
+
+def normalize_fields(
+    dataset: Dataset, stats: str | Mapping[str, FieldStats], as_dtype: str
+) -> Index:
+    """Return the index of data whose fields are normalised, see `open`.
+
+    The target of windows is normalised as their field.
+    """
+    index = dataset.index
+    numbers = {one.name: one for one in index.fields if one.parser is None and not one.text}
+    dtypes: dict[str, Any] = {"float32": np.dtype("f4")}
+    if as_dtype == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise missing_library("ml_dtypes", "jax", "normalize_dtype='bfloat16'") from None
+        dtypes[as_dtype] = np.dtype(ml_dtypes.bfloat16)
+    if as_dtype not in dtypes:
+        raise UsageError(f"normalize_dtype is {as_dtype!r}: use 'float32' or 'bfloat16'")
+    if stats == "stats":
+        saved = load_stats(dataset)
+        stats = {n: saved[n] for n, one in numbers.items() if one.dtype.kind == "f" and n in saved}
+        if not stats:
+            raise UsageError(f"normalize: {dataset.path} has no field of floats: name some")
+    if not isinstance(stats, Mapping) or not all(isinstance(s, FieldStats) for s in stats.values()):
+        raise UsageError(f"normalize is {stats!r:.60}: give 'stats', or {{field: its FieldStats}}")
+    windows = {f"{name}_target": name for name in numbers} if "target" in index.options else {}
+    chosen = {n: stats[windows.get(n, n)] for n in numbers if windows.get(n, n) in stats}
+    chosen |= {name: stats[name] for name in numbers.keys() & stats.keys() - chosen.keys()}
+    for name in stats:
+        if name not in chosen:
+            raise UsageError(f"normalize: no field of numbers {name!r}, but {', '.join(numbers)}")
+    scalings = {}
+    for name, one in chosen.items():
+        dtype, shape = numbers[name].dtype, numbers[name].made[0].shape
+        if dtype.kind not in "biuf" or dtype.itemsize > 8:
+            raise UsageError(f"normalize: {name!r} is {dtype}: leave it out")
+        rows = one.rows or (one,)
+        places = None if one.axis is None or not shape else shape[one.axis : one.axis + 1]
+        if one.rows and places != (len(rows),):
+            what = f"{len(rows):,} places of axis {one.axis}"
+            raise UsageError(f"normalize: statistics of {name!r} are of {what}, and it is {shape}")
+        mean = np.array([row.mean or 0.0 for row in rows])
+        sd = np.array([row.sd or 1.0 for row in rows])
+        if not np.isfinite(sd).all():
+            raise UsageError(
+                f"normalize: the deviation of {name!r} is beyond float64: leave it out"
+            )
+        scalings[name] = Scaling(mean, sd, one.axis if one.rows else None), dtypes[as_dtype]
+    return scale_fields(index, scalings)
+
+
 def _add(numbers: Int) -> Int:
     total: Int = numbers.sum(axis=0)
     return total
@@ -180,6 +244,8 @@ def _add(numbers: Int) -> Int:
 def _list_paths(dataset: Dataset) -> list[str]:
     if dataset.kind is not None:
         raise UsageError(f"{dataset.path} is {dataset.kind.noun}: measure each data set itself")
+    if any(field.scaling is not None for field in dataset.index.fields):
+        raise UsageError(f"{dataset.path} is normalised: open it without normalize= to measure it")
     whole = dataset.fingerprint == dataset.index.fingerprint
     digest = "" if whole else f"{dataset.fingerprint[:16]}."
     return list_saved_paths(dataset.path, f"{digest}stats")
@@ -226,7 +292,7 @@ def _split(columns: list[_Column], numbers: Int) -> list[npt.NDArray[Any]]:
 
 def _load(dataset: Dataset, path: str) -> tuple[tuple[int | None, int], Mapping[str, FieldStats]]:
     """Load a file. Return the axis and bins that it was measured with, and the statistics."""
-    kind = replace(STATS, again=f"measure with `penstock stats {dataset.path} --force`")
+    kind = replace(STATS, again=f"measure with `{_name_command(dataset)} --force`")
     header, sections = kind.load(path, dataset.fingerprint, version=dataset.index.version)
     stats = {}
     with kind.refuse_damaged(path):
@@ -241,7 +307,8 @@ def _load(dataset: Dataset, path: str) -> tuple[tuple[int | None, int], Mapping[
             rows = tuple(map(_finish, table[0])) if column.has_axis else ()
             whole = _finish(join_all(table.T)[0])
             found = () if whole.mean is None else tuple(histogram)
-            stats[column.name] = replace(whole, histogram=found, rows=rows)
+            axis = by_axis if rows else None
+            stats[column.name] = replace(whole, histogram=found, rows=rows, axis=axis)
     return (by_axis, bins), stats
 
 

@@ -36,6 +36,7 @@ crc32c = _core.crc32c
 
 gather = _core.gather
 move_blocks = _core.move_blocks
+standardize = _core.standardize
 
 if _core.get_sanitizers():  # nobody should time this build
     warnings.warn(

@@ -258,6 +258,8 @@ def _join_field(
 ) -> tuple[Field, JointFiles | JointChunks]:
     """Join one field of all parts. What is compressed, or has several dtypes, is decoded."""
     coded = any(isinstance(layout, Chunked) for layout in layouts)
+    if any(field.scaling is not None for field in fields):
+        raise UsageError(f"field {fields[0].name!r} is normalised: mix data opened without it")
     if any(field.made_shape is not None for field in fields) or any(
         isinstance(layout, Windows) for layout in layouts
     ):

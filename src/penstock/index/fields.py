@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..engine.native import crc32c
 from .json_fields import JsonFields
@@ -29,6 +30,18 @@ class Codec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaling:
+    """Means and deviations by which batches have numbers normalised: (x - mean) / sd.
+
+    mean, sd:  float64, one for all numbers, or one for each place along `axis` of a sample.
+    """
+
+    mean: npt.NDArray[np.float64]
+    sd: npt.NDArray[np.float64]
+    axis: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One part of a sample. `shape` is of one sample, in `dtype`; None if the length varies.
@@ -38,6 +51,7 @@ class Field:
     levels:  bytes of an offset of each level of nested lists, from the outside (see `nested`); ()
              where a row is its values alone.
     as_dtype:  dtype in which batches have it, if that is not `dtype`. It is not saved.
+    scaling:   by which batches have it normalised, as `as_dtype`. It is not saved.
     parser:    for lines of JSON: the fields that batches have in its place. It is not saved.
     vocabulary:  tokens that it may have, from 0 on; 0 if any. It is not saved.
     text:      "text" or "json" if the bytes are such, and batches have texts or parsed values.
@@ -55,6 +69,7 @@ class Field:
     levels: tuple[int, ...] = ()
     vocabulary: int = 0
     made_shape: tuple[int, ...] | None = None
+    scaling: Scaling | None = None
 
     @property
     def nbytes(self) -> int | None:
