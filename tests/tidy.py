@@ -88,7 +88,7 @@ BUDGETS = {
     "dataset": 5_909,
     "demo": 452,
     "doctor": 1_580,
-    "engine": 5_810,
+    "engine": 5_816,
     "images": 2_055,
     "index": 15_040,
     "loader": 6_783,

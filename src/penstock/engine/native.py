@@ -15,6 +15,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from .. import _core
 from ..budget import Budget
@@ -36,12 +37,17 @@ crc32c = _core.crc32c
 
 gather = _core.gather
 move_blocks = _core.move_blocks
-standardize = _core.standardize
 
 if _core.get_sanitizers():  # nobody should time this build
     warnings.warn(
         f"penstock's core was built with sanitizers: {_core.get_sanitizers()}", stacklevel=2
     )
+
+
+def standardize(*arguments: Any) -> None:
+    """Normalise numbers, as in the stub of the core, which is looked up when it is called."""
+    _core.standardize(*arguments)
+
 
 _backend_numbers: dict[Backend, int] = {"pread": 0, "io_uring": 1, "mmap": 2}
 _timeout_ns_max = 1 << 62
