@@ -389,6 +389,20 @@ def test_a_file_that_changes_is_another_join(files: Path, tmp_path: Path) -> Non
         penstock.join(data, opened, rename={"data": "y"})
 
 
+def test_a_table_of_pandas(files: Path) -> None:
+    """Its texts and categories are texts; numbers that may be missing are NaN where they are."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"name": [f"s{n:02}.bin" for n in range(COUNT)]})[::-1]
+    frame["y"] = pandas.array([None, *range(1, COUNT)][::-1], dtype="Int64")
+    frame["kind"] = pandas.Categorical(["a", "b"] * 11 + ["a"])
+    joined = penstock.join(penstock.open(files, index="memory"), frame, on="name")
+    np.testing.assert_array_equal([sample["y"] for sample in joined], [np.nan, *range(1, COUNT)])
+    assert [sample["kind"] for sample in joined] == (["a", "b"] * 12)[:COUNT]
+    for missing in (["a", None] * 11 + ["a"], [1.5, "b"] * 11 + ["a"]):
+        with pytest.raises(UsageError, match="'kind' of other, row 1?[01], is .*neither"):
+            penstock.join(penstock.open(files, index="memory"), frame.assign(kind=missing))
+
+
 FILES: dict[str, Callable[[Path, Any], None]] = {
     "npy": lambda path, volume: np.save(path, volume),
     "npz": lambda path, volume: np.savez(path, volume=volume),

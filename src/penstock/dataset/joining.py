@@ -44,7 +44,7 @@ class _Joinable(NamedTuple):
 
 def join(
     data: Dataset,
-    other: Dataset | Path | Mapping[str, Any],
+    other: Dataset | Path | Mapping[str, Any] | Any,
     *,
     on: str | None = None,
     rename: Mapping[str, str | None] | None = None,
@@ -53,7 +53,7 @@ def join(
 
     data:    what `penstock.open` returns, also selected or weighed.
     other:   data of any format, opened or as its path; the path of a table in text (.csv, .tsv,
-             .json, .jsonl); or a dict of columns {name: values}, as `dict(frame)` of pandas.
+             .json, .jsonl); or a dict of columns {name: values}, or a table of pandas.
     on:      None: sample i gets row i, and there are equally many. Else the column of `other` that
              names the sample, by integers or texts: it is compared with the field or label of that
              name in `data`, if there is one, and with the sample's "__key__" if not. "key" also
@@ -172,7 +172,7 @@ def _list_names(source: _Joinable, name: str) -> list[Any]:
 
 def _open_source(other: Any) -> _Joinable:
     """Return the columns of what the user gives; UsageError if it has none."""
-    if isinstance(other, Mapping):
+    if hasattr(other, "keys"):  # a table of pandas has them, too
         columns = {name: _read_user(name, other[name]) for name in other}
         counts = {column.count for column in columns.values()} or {0}
         if len(counts) > 1 or not all(isinstance(name, str) for name in columns):
