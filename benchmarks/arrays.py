@@ -248,7 +248,8 @@ def measure_weather(race: Race, path: Path, days: int, count: int) -> None:
             numbers = opener().order(race.seed).run(0, len(opener())).astype(int)
             stride, reach, places = (24, 24, 8) if opener is apart else (6, 30, across * down)
             hours = (numbers // places * stride).tolist()
-            note = f"at least {bound_decodes(hours, reach, days // 4) / days:.3g} for this order"
+            least = bound_decodes(hours, reach, days // 4) / days
+            note = f"at least {least:.3g} if whole chunks are kept"
         name = f"decodes of a chunk an epoch, {name}"
         race.record.rows.append(Row(name, decodes, "", target=target, met=met, note=note))
     took, numbers = time_loader(apart, 16, len(apart()), race.seed, budget=quarter)

@@ -22,6 +22,7 @@ void bind_walkers(nanobind::module_& m);
 void bind_extents(nanobind::module_& m);
 void bind_gather(nanobind::module_& m);
 void bind_json_fields(nanobind::module_& m);
+void bind_moments(nanobind::module_& m);
 void bind_packing(nanobind::module_& m);
 void bind_images(nanobind::module_& m);
 void bind_kernels(nanobind::module_& m);
@@ -60,6 +61,7 @@ NB_MODULE(_core, m) {
   penstock::binding::bind_extents(m);
   penstock::binding::bind_gather(m);
   penstock::binding::bind_json_fields(m);
+  penstock::binding::bind_moments(m);
   penstock::binding::bind_packing(m);
   penstock::binding::bind_images(m);
   penstock::binding::bind_kernels(m);

@@ -825,6 +825,54 @@ def extract_json_strings(
     stays as it is.
     """
 
+@overload
+def sum_moments(
+    rows: Annotated[
+        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ],
+    moments: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order="C", device="cpu")],
+) -> bool: ...
+@overload
+def sum_moments(
+    rows: Annotated[
+        NDArray[numpy.float64], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ],
+    moments: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order="C", device="cpu")],
+) -> bool:
+    """
+    Fill in, for each row, how many numbers are finite and how many NaN; of the finite ones
+    the least, the largest, the mean in two parts, and the squares of the distances to it.
+    False if a sum is beyond float64.
+    """
+
+@overload
+def count_bins(
+    numbers: Annotated[
+        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    edges: Annotated[
+        NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    scale: float,
+    counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+) -> None: ...
+@overload
+def count_bins(
+    numbers: Annotated[
+        NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    edges: Annotated[
+        NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    scale: float,
+    counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
+    """
+    Add to `counts` how many finite numbers are in each bin, of equal ones.
+
+    scale: bins by the distance of the outer edges.
+    """
+
 def pack_documents(
     lengths: Annotated[
         NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)

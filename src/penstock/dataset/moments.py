@@ -16,12 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
+from ..engine import native
 from ..extent import Int
 
 Array = npt.NDArray[Any]
 
 NUMBERS = 8
 """Numbers of 8 bytes that the moments of a row have."""
+
+_SUMS = ("finite", "missing", "low", "high", "mean", "rest", "squares")
 
 
 def choose_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -65,6 +68,13 @@ def _sum_block(values: Array) -> Array:
     """Return the moments of each row of a block, all of whose rows have numbers."""
     values = values.view(np.uint8) if values.dtype.kind == "b" else values
     moments = np.zeros(len(values), choose_dtype(values.dtype))
+    if values.dtype.kind == "f" or values.itemsize < 8:
+        sums = np.empty((len(values), len(_SUMS)))
+        if native.sum_moments(_widen(values), sums):
+            for name, column in zip(_SUMS, sums.T, strict=True):
+                moments[name] = column
+            moments["infinite"] = values.shape[1] - moments["finite"] - moments["missing"]
+            return moments
     wide = values.astype(np.float64)
     ends = wide if values.dtype.kind == "f" else values
     total = np.add.reduce(wide, axis=1)
@@ -152,25 +162,22 @@ def make_edges(low: float, high: float, bins: int) -> npt.NDArray[np.float64]:
 def count_bins(values: Array, edges: npt.NDArray[np.float64]) -> Int:
     """Count the numbers in bins: edges[k] <= number < edges[k + 1], in float64; the last bin has
     its upper edge, too."""
-    bins = len(edges) - 1
-    counts = np.zeros(bins, np.int64)
+    counts = np.zeros(len(edges) - 1, np.int64)
+    low, high = edges[0], edges[-1]
+    with np.errstate(all="ignore"):
+        scale = len(counts) / (high - low)
+        is_near = 1e-300 < scale < 1e300 and np.spacing(max(-low, high)) * scale < 1e-3
     for _, block in cut_blocks(values.reshape(1, 1, -1)):
-        counts += _count_block(block[0].astype(np.float64), edges, bins)
+        numbers = _widen(block[0])
+        if is_near:  # an estimate of a bin is at most one off, and is corrected by the edges
+            native.count_bins(numbers, edges, scale, counts)
+        else:
+            numbers = numbers[np.isfinite(numbers)]
+            at = np.minimum(np.searchsorted(edges, numbers, "right") - 1, len(counts) - 1)
+            counts += np.bincount(at, minlength=len(counts))
     return counts
 
 
-@np.errstate(all="ignore")
-def _count_block(numbers: Array, edges: npt.NDArray[np.float64], bins: int) -> Int:
-    if not np.isfinite(np.add.reduce(numbers)):
-        numbers = numbers[np.isfinite(numbers)]
-    low, high = edges[0], edges[-1]
-    scale = bins / (high - low)
-    if 1e-300 < scale < 1e300 and np.spacing(max(-low, high)) * scale < 1e-3:
-        # An estimate that is at most one bin off, corrected by the edges.
-        at = ((numbers - low) * scale).astype(np.int64)
-        np.minimum(at, bins - 1, out=at)
-        at -= numbers < edges[at]
-        at += (numbers >= edges[at + 1]) & (at < bins - 1)
-    else:
-        at = np.minimum(np.searchsorted(edges, numbers, "right") - 1, bins - 1)
-    return np.bincount(at, minlength=bins)
+def _widen(values: Array) -> Array:
+    """Return numbers in a row of memory, in a type that the core adds up."""
+    return np.ascontiguousarray(values, "f4" if values.dtype == np.float32 else "f8")

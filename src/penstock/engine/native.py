@@ -37,6 +37,7 @@ crc32c = _core.crc32c
 
 gather = _core.gather
 move_blocks = _core.move_blocks
+sum_moments, count_bins = _core.sum_moments, _core.count_bins
 
 if _core.get_sanitizers():  # nobody should time this build
     warnings.warn(
