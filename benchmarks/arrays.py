@@ -14,6 +14,7 @@ Record: benchmarks/results/arrays.json.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import resource
 import time
@@ -246,10 +247,13 @@ def measure_weather(race: Race, path: Path, days: int, count: int) -> None:
         note = ""
         if options == {"budget": quarter}:
             numbers = opener().order(race.seed).run(0, len(opener())).astype(int)
-            stride, reach, places = (24, 24, 8) if opener is apart else (6, 30, across * down)
-            hours = (numbers // places * stride).tolist()
-            least = bound_decodes(hours, reach, days // 4) / days
-            note = f"at least {least:.3g} if whole chunks are kept"
+            wide = opener is apart
+            shape = (LATITUDES // 64, LONGITUDES // 64) if wide else (down, across)
+            at = np.stack(np.unravel_index(numbers, (len(opener()) // math.prod(shape), *shape)), 1)
+            at *= (24, 2, 2) if wide else (6, 1, 1)
+            held = days * HOURS * LATITUDES * LONGITUDES // 1024 / 4
+            least = bound_decodes(at.tolist(), 24 if wide else 30, days, held)
+            note = f"at least {least:.3g} for this order and memory"
         name = f"decodes of a chunk an epoch, {name}"
         race.record.rows.append(Row(name, decodes, "", target=target, met=met, note=note))
     took, numbers = time_loader(apart, 16, len(apart()), race.seed, budget=quarter)
@@ -257,29 +261,27 @@ def measure_weather(race: Race, path: Path, days: int, count: int) -> None:
     race.record.rows.append(rate)
 
 
-def bound_decodes(hours: Sequence[int], reach: int, most: int) -> int:
-    """The least decodes of days, if `most` are kept from batch to batch: those whose next use is
-    nearest (Belady). Windows start at these hours, in their order."""
-    batches = [
-        {
-            day
-            for hour in hours[at : at + 16]
-            for day in range(hour // 24, (hour + reach + 23) // 24)
-        }
-        for at in range(0, len(hours), 16)
-    ]
-    later: dict[int, float] = {}
-    following: list[dict[int, float]] = []
-    for at in reversed(range(len(batches))):
-        following.append({day: later.get(day, float("inf")) for day in batches[at]})
-        later |= dict.fromkeys(batches[at], at)
-    kept: set[int] = set()
-    decodes, when = 0, later
-    for days, after in zip(batches, reversed(following), strict=True):
-        decodes += len(days - kept)
-        when |= after
-        kept = set(sorted(kept | days, key=when.__getitem__)[:most])
-    return decodes
+def bound_decodes(starts: Sequence[Sequence[int]], reach: int, days: int, held: float) -> float:
+    """The least decodes of a day by any plan that keeps pieces of days: of some windows in a row,
+    a day is decoded, unless all that they want of it was held before, of all days as much as
+    memory has.
+
+    starts:  of windows, in their order: the hour, and 32s of latitude and longitude.
+    held:    memory, in places of an hour and 32 x 32.
+    """
+    most = 0
+    for together in (2**power for power in range(4, len(starts).bit_length())):
+        decodes = 0
+        for first in range(0, len(starts), together):
+            wanted = np.zeros((days * HOURS, LATITUDES // 32, LONGITUDES // 32), bool)
+            for hour, lat, lon in starts[first : first + together]:
+                wanted[hour : hour + reach, lat : lat + 2, lon : lon + 2] = True
+            sizes = np.sort(wanted.reshape(days, -1).sum(axis=1))
+            sizes = sizes[sizes > 0]
+            covered = np.searchsorted(np.cumsum(sizes), held, "right") if first else 0
+            decodes += len(sizes) - int(covered)
+        most = max(most, decodes)
+    return most / days
 
 
 def measure_volumes(race: Race, path: Path, count: int) -> None:

@@ -157,9 +157,9 @@ other libraries.""",
 the 6 behind them on 64 x 64 places. Volumes of 192^3 in HDF5 (gzip), patches of 96^3. The
 other side reads the same samples in the same order (MONAI in blocks: a volume after the other), at
 the faster of 0 and 2 workers, which run before the clock starts; xarray opens without dask, which
-costs more. "25 % decoded" is the budget for decoded chunks; beside decodes stands what is needed at
-least if whole chunks are kept, those with the nearest next use (penstock keeps pieces of them).
-Statistics are held against reading and decoding the same batches alone.""",
+costs more. "25 % decoded" is the budget for decoded chunks; beside decodes stands the least that
+any plan could do for that order and memory, without what is read ahead. Statistics
+are held against reading and decoding the same batches alone.""",
         {"(windows: open|memory)$|plan a window|^decodes of a chunk": AT_MOST},
     ),
     Section(
