@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -413,9 +414,11 @@ class Windows(Chunked):
 
     def find_place(self, chunk: int) -> tuple[int, ...]:
         """Return the index in the array at which a chunk starts."""
-        cell = np.unravel_index(chunk, self.cells)
-        behind = zip(cell[1:], self.chunk[1:], strict=True)
-        return (int(self.first[cell[0]]), *(int(at) * step for at, step in behind))
+        place, rest = [], int(chunk)
+        for size, step in zip(self.grid.shape[:0:-1], self.chunk[:0:-1], strict=True):
+            rest, cell = divmod(rest, -(-size // step))
+            place.append(cell * step)
+        return (int(self.first[rest]), *reversed(place))
 
     def described(self) -> Description:
         mine = {"windows": self.grid.described(), "chunk": self.chunk}
@@ -461,17 +464,18 @@ class Windows(Chunked):
 
     def overlap(self, place: int, origins: Int) -> Iterator[tuple[Any, Any]]:
         """Yield what windows have of a chunk: the place in the window, and the one in the chunk."""
-        start = np.array(self.find_place(place))
-        rows = self.count_rows(np.array([place]))[0]
-        shape = np.minimum((rows, *self.chunk[1:]), self.grid.shape - start)
-        low = origins - start
-        source = np.maximum(low, 0)
-        stop = np.maximum(np.minimum(low + np.array(self.grid.size), shape), source)
-        into = source - low
-        ends = into + (stop - source)
-        columns = (into.tolist(), ends.tolist(), source.tolist(), stop.tolist())
-        for to_low, to_high, from_low, from_high in zip(*columns, strict=True):
-            yield tuple(map(slice, to_low, to_high)), tuple(map(slice, from_low, from_high))
+        start = self.find_place(place)
+        row = int(np.searchsorted(self.first, start[0]))
+        ends = map(min, map(operator.add, start[1:], self.chunk[1:]), self.grid.shape[1:])
+        box = list(zip(self.grid.size, start, (int(self.first[row + 1]), *ends), strict=True))
+        for origin in origins.tolist():
+            into, taken = [], []
+            for low, (size, begin, end) in zip(origin, box, strict=True):
+                first = max(low, begin)
+                last = max(first, min(low + size, end))
+                into.append(slice(first - low, last - low))
+                taken.append(slice(first - begin, last - begin))
+            yield tuple(into), tuple(taken)
 
 
 def _find_outside(
