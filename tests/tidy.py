@@ -90,7 +90,7 @@ BUDGETS = {
     "doctor": 1_580,
     "engine": 5_817,
     "images": 2_055,
-    "index": 15_040,
+    "index": 15_044,
     "loader": 6_783,
     "order": 2_612,
     "penstock_bench": 13_064,
