@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -153,17 +153,10 @@ def build(
     counts = {name: array.shape[0] for name, array in everything.items()}
     if len(set(counts.values())) > 1:
         raise FormatError(f"{scan.store.root}: rows differ ({counts}): give fields=")
-    tables = [
-        _list_chunk_files(scan.store, array, fill, scan.progress) for array in arrays.values()
-    ]
-    files = functools.reduce(joined, [table for table, _ in tables])
+    files, grids = _locate_arrays(scan, arrays.values(), fill)
     array_fields: list[Field] = []
     layouts: list[Layout] = []
-    start = 0
-    for (name, array), (table, number) in zip(arrays.items(), tables, strict=True):
-        grid = _locate_chunks(scan.store, array, table, number, fill, scan.progress)
-        grid = grid._replace(file=(grid.file + np.uint32(start)).astype(np.uint32))
-        start += len(table)
+    for (name, array), grid in zip(arrays.items(), grids, strict=True):
         layout = None
         if array.plain and (grid.length >= 0).all():
             layout = lay_out_verbatim(grid, len(files))
@@ -201,18 +194,11 @@ def _index_windows(
         for name, array in arrays.items()
     }
     cut = cut_windows(seen, request)
-    tables: list[Files] = []
+    files, grids = _locate_arrays(scan, arrays.values(), fill)
     stored: dict[str, PlainRows | ArrayChunks] = {}
-    start = 0
-    for name, array in arrays.items():
-        files, number = _list_chunk_files(store, array, fill, scan.progress)
-        grid = _locate_chunks(store, array, files, number, fill, scan.progress)
-        grid = grid._replace(file=(grid.file + np.uint32(start)).astype(np.uint32))
+    for (name, array), grid in zip(arrays.items(), grids, strict=True):
         codec = Codec("zarr", array.codec_options | {"shape": list(grid.chunk[1:])})
         stored[name] = ArrayChunks.list(grid, codec)
-        tables.append(files)
-        start += len(files)
-    files = functools.reduce(joined, tables)
     named_by = {array.meta for array in arrays.values()}
     named_by |= {f"{meta.removesuffix('.zarray')}.zattrs" for meta in named_by if "zarray" in meta}
     present = store.probe(unseen(store.root, sorted(named_by)))[1] == 0
@@ -312,24 +298,16 @@ def _index_groups(
             columns.setdefault(name, []).append(_read_array(store, f"{group}/{path}"))
     if not columns:
         raise FormatError(f"{store.root} holds no Zarr groups, of which each is a sample: check it")
-    tables: list[Files] = []
     fields: list[Field] = []
-    layouts: list[tuple[bool, ChunkGrid]] = []
-    start = 0
+    wholes: list[ZarrArray] = []
     for name, arrays in columns.items():
         first = arrays[0]
         likeness = (first.shape, first.codec_options, first.chunk, first.order)
-        grids = []
         for array in arrays:
             if (array.shape, array.codec_options, array.chunk, array.order) != likeness:
                 raise FormatError(
                     f"{array.where} is unlike {first.where}: choose others by fields="
                 )
-            files, number = _list_chunk_files(store, array, fill, scan.progress)
-            grid = _locate_chunks(store, array, files, number, fill, scan.progress)
-            grids.append(grid._replace(file=(grid.file + np.uint32(start)).astype(np.uint32)))
-            tables.append(files)
-            start += len(files)
         if len(arrays) != len(groups):
             have = f"{len(arrays):,} of {len(groups):,} groups have {name!r}"
             raise FormatError(f"{store.root}: {have}: choose others by fields=")
@@ -340,24 +318,24 @@ def _index_groups(
             order=(0, *(axis + 1 for axis in first.order)),
             inner=first.inner and (1, *first.inner),
         )
-        chunks = (
-            np.concatenate(column) for column in zip(*(one[3:] for one in grids), strict=True)
-        )
-        itemsize = first.dtype.itemsize
-        joint = ChunkGrid(whole.shape, whole.inner or whole.chunk, itemsize, *chunks)
-        layouts.append((whole.plain and bool((joint.length >= 0).all()), joint))
+        wholes.append(whole)
         fields.append(Field(name, first.dtype, first.shape, Codec("zarr", whole.codec_options)))
-    while len(tables) > 1:
-        tables = [functools.reduce(joined, tables[at : at + 2]) for at in range(0, len(tables), 2)]
+    every = [array for arrays in columns.values() for array in arrays]
+    files, grids = _locate_arrays(scan, every, fill)
     places: list[Layout] = []
-    for row, (plain, joint) in enumerate(layouts):
-        verbatim = lay_out_verbatim(joint, len(tables[0])) if plain else None
+    for row, whole in enumerate(wholes):
+        column = grids[row * len(groups) : (row + 1) * len(groups)]
+        chunks = map(np.concatenate, zip(*(one[3:] for one in column), strict=True))
+        chunk, itemsize = whole.inner or whole.chunk, whole.dtype.itemsize
+        joint = ChunkGrid(whole.shape, chunk, itemsize, *chunks)
+        is_plain = whole.plain and bool((joint.length >= 0).all())
+        verbatim = lay_out_verbatim(joint, len(files)) if is_plain else None
         if verbatim is not None:
             fields[row] = replace(fields[row], codec=None)
         places.append(group_chunks(joint) if verbatim is None else verbatim)
-    read = sorted({array.meta for arrays in columns.values() for array in arrays} | set(metas))
-    sources = joined(store.folders([""]), joined(tables[0], store.stat(read)))
-    return Index("zarr", tables[0], (*fields,), (*places,), sources, names=Names.of(groups))
+    read = sorted({array.meta for array in every} | set(metas))
+    sources = joined(store.folders([""]), joined(files, store.stat(read)))
+    return Index("zarr", files, (*fields,), (*places,), sources, names=Names.of(groups))
 
 
 # -- metadata --------------------------------------------------------------------------------------
@@ -574,6 +552,23 @@ def _list_chunk_files(
 def _absent_error(path: str) -> MissingError:
     why = "a chunk was lost, or held only the fill value, which zarr leaves out"
     return MissingError(f"{path} does not exist: {why}: fill=True fills absent chunks")
+
+
+def _locate_arrays(
+    scan: Scan, arrays: Iterable[ZarrArray], fill: bool
+) -> tuple[Files, list[ChunkGrid]]:
+    """Locate the chunks of arrays in the files of all."""
+    tables: list[Files] = []
+    grids, start = [], 0
+    for array in arrays:
+        files, number = _list_chunk_files(scan.store, array, fill, scan.progress)
+        grid = _locate_chunks(scan.store, array, files, number, fill, scan.progress)
+        grids.append(grid._replace(file=(grid.file + np.uint32(start)).astype(np.uint32)))
+        tables.append(files)
+        start += len(files)
+    while len(tables) > 1:
+        tables = [functools.reduce(joined, tables[at : at + 2]) for at in range(0, len(tables), 2)]
+    return tables[0], grids
 
 
 def _locate_chunks(
