@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import json
 import math
 import pickle
@@ -687,3 +688,35 @@ def test_weights_of_a_process_group(tmp_path: Path) -> None:
             alone.set_weights(scores)
         assert sorted(mine + theirs) == sorted(read_epoch(alone))
     alone.close()
+
+
+@pytest.mark.parametrize("shuffle", ["exact", "blocked", "none"])
+def test_draws_without_weights(tmp_path: Path, shuffle: str) -> None:
+    """An epoch draws one sample of each stretch, of a selection too, on any world, resumed."""
+    dataset = write_numbers(tmp_path / "a.bin", 300).select(range(50, 260))
+    drawn = dataset.weigh(samples_per_epoch=20)
+    assert (len(drawn), drawn.samples_per_epoch) == (210, 20)
+    options = {"global_batch_size": 6, "seed": 5, "shuffle": shuffle}
+    steps, _ = read_steps(drawn, 1, None, 12, options)
+    first, state = read_steps(pickle.loads(pickle.dumps(drawn)), 2, None, 3, options)
+    rest, _ = read_steps(drawn, 3, state, 9, options)
+    assert first + rest == steps
+    epochs = collections.defaultdict(list)
+    for _, _, epoch, sample in itertools.chain(*steps):
+        epochs[epoch].append(sample)
+    assert len({tuple(sorted(samples)) for samples in epochs.values()}) == 3
+    for samples in epochs.values():
+        for stretch, sample in enumerate(sorted(samples)):
+            assert stretch * 210 // 20 <= sample - 50 < (stretch + 1) * 210 // 20
+    with pytest.raises(UsageError, match="give samples_per_epoch= to mix"):
+        penstock.mix([(drawn, 1), (dataset, 1)])
+    assert drawn.select(range(15)).samples_per_epoch == 15
+
+
+def test_draws_that_cannot_be(tmp_path: Path) -> None:
+    dataset = write_numbers(tmp_path / "a.bin", 30)
+    for options in ({}, {"samples_per_epoch": 31}, {"samples_per_epoch": 3, "columns": {}}):
+        with pytest.raises(UsageError, match="samples_per_epoch"):
+            dataset.weigh(**options)
+    with pytest.raises(UsageError, match="has no weights"):
+        dataset.weigh(samples_per_epoch=3).join_weights()

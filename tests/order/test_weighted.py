@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.order import Order, WeightedOrder
-from penstock.order.weighted import WeightTable, round_weights
+from penstock.order.keys import GOLDEN, WORD, mix64
+from penstock.order.weighted import DrawnOrder, WeightTable, round_weights
 
 
 def make_table(values: Any) -> WeightTable:
@@ -123,3 +124,38 @@ def test_weights_that_are_refused(values: Any, message: str) -> None:
     """Each names the sample, its weight and the remedy."""
     with pytest.raises(UsageError, match=message):
         make_table(values)
+
+
+@given(
+    count=st.integers(1, 2**62 - 1),
+    stretches=st.integers(1, 2**31 - 1),
+    seed=st.integers(0, 2**64 - 1),
+    epoch=st.integers(0, 2**40),
+    shuffle=st.sampled_from(["exact", "blocked", "none"]),
+)
+def test_a_draw_of_each_stretch(
+    count: int, stretches: int, seed: int, epoch: int, shuffle: Any
+) -> None:
+    """At each position comes a sample of the stretch that is there, by a hash of seed, epoch and
+    stretch alone, in Python's integers."""
+    stretches = min(stretches, count)
+    order = DrawnOrder(Order(stretches, seed, shuffle=shuffle), count).at_epoch(epoch)
+    positions = np.unique(np.linspace(0, stretches - 1, 50).astype(np.uint64))
+    at = order.inner.samples(positions).tolist()
+    key = Order(1, seed, epoch, purpose="weights").key(0x300)
+    for sample, stretch in zip(order.samples(positions).tolist(), at, strict=True):
+        low, high = (end * count // stretches for end in (stretch, stretch + 1))
+        chance = mix64((key + GOLDEN * (stretch + 1)) & WORD)
+        assert sample == low + chance % (high - low)
+    assert order.samples(positions[:, None]).shape == (len(positions), 1)
+    assert int(order.samples(int(positions[-1]))) == order.samples(positions).tolist()[-1]
+
+
+def test_draws_are_even_and_differ_by_epoch() -> None:
+    """Each place of a stretch is drawn as often, and other epochs draw others."""
+    order = DrawnOrder(Order(1000, 7), 10_000)
+    places = np.arange(1000)
+    drawn = np.array([np.sort(order.at_epoch(epoch).samples(places)) % 10 for epoch in range(300)])
+    counts = np.bincount(drawn.reshape(-1).astype(int), minlength=10)
+    assert abs(counts - 30_000).max() < 5 * math.sqrt(30_000)
+    assert abs(np.mean(drawn[1:] == drawn[:-1]) - 0.1) < 0.005

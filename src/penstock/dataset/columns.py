@@ -16,8 +16,9 @@ from ..index.attributes import Attribute
 from ..index.concat import JointIndex, rename_fields
 from ..index.fields import SUMS_FIELD, Field
 from ..index.json_fields import Column, is_rounded
-from ..index.layout import Chunked
+from ..index.layout import Boxes, Chunked, Windows
 from ..index.table import Index
+from ..index.windows import WindowGrid
 from ..order.selection import Subset
 from ..plan.batch_layout import Ids
 from .lengths import count_bytes
@@ -62,6 +63,7 @@ class Columns(Mapping[str, Array]):
     attributes of the index: texts; numbers; and lists of whole numbers, such as the classes of the
              objects of an image, as (values, offsets), for `in`.
     key:     texts, as "__key__" has them.
+    axes of windows, by name: int64, see `Dataset.origins`.
     source:  int64, in a mixture the number of the sample's dataset.
     length:  int64, where it is known, see `Dataset.lengths`; unless a field or one of `more` has
              the name.
@@ -110,6 +112,10 @@ class Columns(Mapping[str, Array]):
                 raise UsageError(f"columns has {name!r}, which the dataset has too: rename yours")
             kinds: dict[str, Kind] = {"b": "truth", "U": "text"}
             sources[name] = kinds.get(column.dtype.kind, "number"), partial(slice_column, column)
+        if isinstance(layout := index.layouts[0], Boxes | Windows):
+            for axis in layout.grid.axes:
+                slice_axis = partial(self._slice_origins, layout.grid, axis)
+                sources.setdefault(axis, ("number", slice_axis))
         if "length" not in sources and dataset.has_lengths():
             sources["length"] = "number", self._slice_lengths
         self._sources = sources
@@ -147,6 +153,9 @@ class Columns(Mapping[str, Array]):
         lengths = self._dataset.find_lengths()
         assert lengths is not None
         return lengths
+
+    def _slice_origins(self, grid: WindowGrid, axis: str) -> Slice:
+        return self._slice(lambda ids: grid.name_origins(ids)[axis])
 
     def _slice_attribute(self, attribute: Attribute) -> Slice:
         name = attribute.name

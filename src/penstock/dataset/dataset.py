@@ -29,13 +29,14 @@ from ..index.concat import split_by_part
 from ..index.fields import SUMS_FIELD, Field
 from ..index.formats.detection import has_own_splits
 from ..index.formats.splits import narrow_place
+from ..index.layout import Boxes, Windows
 from ..index.saved_index import IndexRequest
 from ..index.sidecar import list_saved_paths, own_folder
 from ..index.table import Index
 from ..index.vocabulary import set_vocabulary
 from ..order.order import Order, Ordering, Shuffle, check_words
 from ..order.selection import Bitmap, Selection, Subset, map_numbers
-from ..order.weighted import WeightedOrder, WeightTable
+from ..order.weighted import WeightTable
 from ..plan.batch_layout import Ids
 from ..plan.steps import StepPlan, plan_samples
 from .columns import Slice
@@ -418,6 +419,19 @@ class Dataset:
             return check_words(numbers, len(self), "sample")
         return map_numbers(self.subset, numbers)
 
+    def origins(self, ids: npt.ArrayLike, field: str | None = None) -> dict[str, Int]:
+        """Return where windows start: by axis, the first element of each window, halo included.
+
+        ids:    as `batch.ids` has them.
+        field:  of which arrays, or targets; by default the first field.
+        """
+        numbers = check_words(ids, self.index.count, "sample").reshape(-1).view(np.int64)
+        names = [field.name for field in self.index.fields]
+        named = dict(zip(names, self.index.layouts, strict=True))
+        if isinstance(layout := named.get(field or names[0]), Boxes | Windows):
+            return layout.grid.name_origins(numbers)
+        raise UsageError(f"{self.path}: {field or names[0]!r} has no windows: open it with window=")
+
     def order(
         self,
         seed: int,
@@ -431,10 +445,9 @@ class Dataset:
         options: Any = {"shuffle": shuffle, "block": block, "group": group, "stream": stream}
         if self.kind is not None:
             return self.kind.make_order(seed, **options)
-        base = Order(self.samples_per_epoch, seed, **options)
-        if self.weighting is None:
-            return base if self.subset is None else Selection(base, self.subset)
-        order = WeightedOrder(base, self.weighting.table)
+        order: Any = Order(self.samples_per_epoch, seed, **options)
+        if self.weighting is not None:
+            order = self.weighting.make_order(order, len(self))
         return order if self.subset is None else Selection(order, self.subset)
 
     def select(
@@ -461,7 +474,7 @@ class Dataset:
         columns:   arrays by name, one value for each sample, for `where`.
 
         Columns are "label", "bytes" (of a sample), "key", in a mixture "source", fields that are
-        one number a sample (read at first use), and `columns`.
+        one number a sample (read at first use), `columns`, and axes of windows (see `origins`).
 
         Samples stay in the sequence of the data; a loader's order decides how they come. They
         are numbered from 0 on here, as `dataset[i]` takes them, and so is a selection of a
@@ -500,7 +513,7 @@ class Dataset:
 
     def weigh(
         self,
-        weights: WeightsOf,
+        weights: WeightsOf | None = None,
         *,
         samples_per_epoch: int | None = None,
         columns: Mapping[str, Any] | None = None,
@@ -509,7 +522,9 @@ class Dataset:
 
         weights:  an array of one number from 0 on for each sample; a dict {class: weight of each of
                   its samples}; the name of a column (see `select`); or a function of the `Columns`
-                  that returns such an array.
+                  that returns such an array. None: all are alike, and an epoch draws so many
+                  samples, fewer than there are: one at random of each of as many stretches of the
+                  data, which are of one length (random windows, where there is one at each place).
         samples_per_epoch:  samples that an epoch draws; by default as many as there are, or as
                   before if there were weights.
         columns:  arrays by name, one value for each sample, for a name or a function.
@@ -534,6 +549,14 @@ class Dataset:
             self._check_method("samples_per_epoch")
             most = limits.order_count_max
             number = check_whole("samples_per_epoch", samples_per_epoch, 1, most)
+        if weights is None:
+            most = min(len(self), limits.weights_count_max)
+            if columns is not None or self.kind is not None or samples_per_epoch is None:
+                raise UsageError("weigh() without weights takes samples_per_epoch= of opened data")
+            drawn = copy.copy(self)
+            number = check_whole("samples_per_epoch without weights", number, 1, most)
+            drawn.weighting = Weighting(None, number)
+            return drawn
         values = read_weights(self, weights, columns)
         return self._weigh(values, number) if self.kind is None else self.kind.weigh(values)
 
@@ -589,8 +612,8 @@ class Dataset:
         if self.kind is not None:
             tables = [dataset.join_weights().weights for dataset in self.parts]
             return WeightTable.from_integers(np.concatenate(tables))
-        if self.weighting is None:
-            raise UsageError(f"{self.path} has no weights: weigh() it first")
+        if self.weighting is None or self.weighting.table is None:
+            raise UsageError(f"{self.path} has no weights: weigh() it by some first")
         return self.weighting.table
 
     def open_whole(self) -> Dataset:

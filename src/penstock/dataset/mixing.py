@@ -122,7 +122,8 @@ def _measure_mean(data: Dataset, number: int) -> float:
     read = data.find_lengths()
     if read is None:
         raise build_unmeasured_error(data.path)
-    weights = None if data.weighting is None else data.weighting.table.weights
+    table = None if data.weighting is None else data.weighting.table
+    weights = None if table is None else table.weights
     total, drawn = 0, 0
     for start in range(0, len(data), limits.selection_chunk_samples):
         stop = min(start + limits.selection_chunk_samples, len(data))
@@ -373,6 +374,8 @@ def make_mixture(
         counts = tuple(index.count for index in indexes)
         subset = JointBitmap(counts, tuple(data.subset for data in datasets))
     weightings = [data.weighting for data in datasets]
+    if any(weighting is not None and weighting.table is None for weighting in weightings):
+        raise UsageError("weigh() without weights is not mixed: give samples_per_epoch= to mix()")
     tables = tuple(None if weighting is None else weighting.table for weighting in weightings)
     recipe = replace(recipe, tables=tables if any(table is not None for table in tables) else ())
     kind = MixtureKind(datasets, recipe, names, decodes, indexes, joint, subset)

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from .. import limits
 from ..arguments import check_number
 from ..errors import UsageError
+from ..order.order import Order
 from ..order.selection import Bitmap
-from ..order.weighted import WeightTable, round_weights
+from ..order.weighted import DrawnOrder, WeightedOrder, WeightTable, round_weights
 from .columns import Array, Columns, IndexedSamples, Slice, make_array, slice_column
 from .predicate import describe_near
 from .saved import allot_array, spill
@@ -24,10 +25,17 @@ WeightsOf = Mapping[Any, float] | str | Callable[[Mapping[str, Array]], Any] | n
 
 @dataclass(frozen=True)
 class Weighting:
-    """The weights of a dataset's samples, and the samples that an epoch draws by them."""
+    """The weights of a dataset's samples, and the samples that an epoch draws by them.
 
-    table: WeightTable
+    table:  None if all are alike, and each is drawn at random of a stretch of the data.
+    """
+
+    table: WeightTable | None
     samples_per_epoch: int
+
+    def make_order(self, base: Order, count: int) -> WeightedOrder | DrawnOrder:
+        """Return the order of `count` samples whose picks `base` shuffles."""
+        return DrawnOrder(base, count) if self.table is None else WeightedOrder(base, self.table)
 
 
 def read_weights(
@@ -94,6 +102,8 @@ def narrow_weights(weighting: Weighting, chosen: Bitmap, folder: str) -> Weighti
 
     An epoch draws as many samples as there are, if it did so before; else as many as before.
     """
+    if weighting.table is None:
+        return replace(weighting, samples_per_epoch=min(weighting.samples_per_epoch, len(chosen)))
     weights, count = weighting.table.weights, len(chosen)
 
     def fill(out: npt.NDArray[np.uint32]) -> None:
@@ -124,6 +134,6 @@ def spill_weighting(weighting: Weighting, data: str, folder: str) -> Weighting:
 
     data:  fingerprint of the data.
     """
-    if len(weighting.table) <= limits.weights_samples_inline_max:
+    if weighting.table is None or len(weighting.table) <= limits.weights_samples_inline_max:
         return weighting
     return replace(weighting, table=spill(weighting.table, data, folder))

@@ -61,6 +61,10 @@ class WindowGrid:
             origins[:, axis] = self.start[axis] + at * np.int64(self.stride[axis])
         return origins
 
+    def name_origins(self, windows: Int) -> dict[str, Int]:
+        """Return where windows start, by the names of axes."""
+        return dict(zip(self.axes, self.find_origins(windows).T, strict=True))
+
     def find_read_origins(self, windows: Int) -> Int:
         """Return where the boxes of `room` start that are read for windows: all in the array."""
         origins = self.find_origins(windows)

@@ -179,11 +179,15 @@ def _choose_window_blocks(
         for layout, field in zip(index.layouts, index.fields, strict=True)
         if isinstance(layout, Windows)
     }
-    selected = len(dataset) / max(1, index.count)
-    chunks = selected * sum(layout.chunks.count for layout, _ in fields.values())
+    count = dataset.samples_per_epoch
+    chunks = (
+        len(dataset)
+        / max(1, index.count)
+        * sum(layout.chunks.count for layout, _ in fields.values())
+    )
     elements = room_bytes // 2 // sum(itemsize for _, itemsize in fields.values())
     first, _ = next(iter(fields.values()))
-    steps = Steps(len(dataset), global_batch, world_size)
+    steps = Steps(count, global_batch, world_size)
 
     def estimate_decodes(shuffle: Shuffle, block: int, group: int) -> float:
         order = dataset.order(0, shuffle=shuffle, block=block, group=group).at_epoch(0)
@@ -193,9 +197,9 @@ def _choose_window_blocks(
     tried: list[tuple[float, Blocking]] = []
     for group in (0, *_window_groups):
         shuffle: Shuffle = "blocked" if group else "exact"
-        block = int(first.count_neighbours(elements // group) * selected) if group else 1
-        block = min(max(1, block), len(dataset))
-        group = max(group, min(global_batch, len(dataset)) // block if group else 1)
+        block = first.count_neighbours(elements // group) * count // index.count if group else 1
+        block = min(max(1, block), count)
+        group = max(group, min(global_batch, count) // block if group else 1)
         decodes = estimate_decodes(shuffle, block, group)
         reason = f"each chunk is decoded {decodes:.1f} times an epoch"
         if group > 1 or block > 1:

@@ -59,7 +59,7 @@ Marks = Mapping[str, npt.NDArray[np.int64]]
 
 class Ordering:
     """Assignment of samples to the positions of an epoch: the base of `Order`, `WeightedOrder`,
-    `Mixture`, `Selection`, `Curriculum` and the orders of rows."""
+    `DrawnOrder`, `Mixture`, `Selection`, `Curriculum` and the orders of rows."""
 
     __slots__ = ()
     seed: int
@@ -264,7 +264,7 @@ def _describe_outside(noun: str, value: object, count: int) -> UsageError:
     return UsageError(f"{noun} {value} is outside this order: use 0..{count - 1}")
 
 
-_composed = re.compile(r"(selection-1:[0-9a-f]+/)?(weights-1:[0-9a-f]+x\d+/)?")
+_composed = re.compile(r"(selection-1:[0-9a-f]+/)?(weights-1:[0-9a-f]+x\d+/|draw-1:\d+/)?")
 _blocked = re.compile(r"mixfeistel8-1/blocked-1:(\d+)x(\d+)")
 
 

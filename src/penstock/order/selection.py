@@ -28,9 +28,9 @@ from ..errors import UsageError
 from .keys import Words
 from .mixture import Mixture
 from .order import DerivedOrdering, Marks, Order, check_words
-from .weighted import WeightedOrder
+from .weighted import DrawnOrder, WeightedOrder
 
-Inner = TypeVar("Inner", Order, Mixture, WeightedOrder)
+Inner = TypeVar("Inner", Order, Mixture, WeightedOrder, DrawnOrder)
 
 _stretch_bits = 2048
 

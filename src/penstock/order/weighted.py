@@ -24,7 +24,7 @@ import numpy.typing as npt
 from .. import limits
 from .._core import WeightTable as CoreWeightTable
 from ..errors import UsageError
-from .keys import GOLDEN, WORD, Words
+from .keys import GOLDEN, WORD, Words, mix_words
 from .order import DerivedOrdering, Order
 
 Values = Callable[[int, int], npt.NDArray[Any]]
@@ -160,3 +160,33 @@ class WeightedOrder(DerivedOrdering):
         flat = picks.reshape(-1)
         self.table.pick(flat, flat, len(self), self.offset)  # all are inside: `inner` has as many
         return picks
+
+
+@dataclass(frozen=True)
+class DrawnOrder(DerivedOrdering):
+    """An `Ordering` that draws one sample, at random, of each of equal stretches of the data.
+
+    inner:  the order of the stretches, 2^31 at most.
+    count:  samples of the data.
+    """
+
+    inner: Order
+    count: int
+
+    @property
+    def algorithm(self) -> str:
+        """Identifier of the algorithm; a saved state continues only under the same one."""
+        return f"draw-1:{self.count}/{self.inner.algorithm}"
+
+    def samples(self, positions: npt.ArrayLike) -> Words:
+        """Return the samples at these positions, in their shape."""
+        stretches, flat = len(self.inner), self.inner.samples(positions)
+        ends = np.add.outer(np.array([0, 1], np.uint64), flat.reshape(-1))
+        share, rest = map(np.uint64, divmod(self.count, stretches))
+        low, high = ends * share + ends * rest // np.uint64(stretches)
+        key = Order(1, self.seed, self.epoch, stream=self.inner.stream, purpose="weights").key(
+            0x300
+        )
+        chance = mix_words(np.uint64(key) + np.uint64(GOLDEN) * ends[1])  # SplitMix64's outputs
+        drawn: Words = low + chance % (high - low)
+        return drawn.reshape(flat.shape)

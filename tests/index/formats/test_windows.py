@@ -619,6 +619,76 @@ def test_a_date_that_no_calendar_has(units: str) -> None:
     assert measure_span("x", np.array([1.0, 2.0]), units) == (1.0, 2.0, 1.0)
 
 
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+@pytest.mark.parametrize("shuffle", ["exact", "auto"])
+def test_random_windows(tmp_path: Path, kind: str, shuffle: Any) -> None:
+    """An epoch of as many windows as wanted, at random places among all."""
+    array = np.random.default_rng(0).integers(1, 99, (60, 9)).astype("u1")
+    path, more = write(tmp_path, kind, array, (8, 4), 1)
+    axes = (0, 1) if kind == "npy" else AXES[:2]
+    window, stride = dict(zip(axes, (8, 4), strict=True)), dict.fromkeys(axes, 1)
+    dataset = penstock.open(path, index="memory", window=window, stride=stride, **more)
+    drawn, places = dataset.weigh(samples_per_epoch=24), []
+    with penstock.Loader(drawn, 5, seed=0, shuffle=shuffle) as loader:
+        for _ in range(3):
+            seen = []
+            for batch in loader:
+                seen += batch.ids.tolist()
+                for row, number in enumerate(batch.ids.tolist()):
+                    time, lat = divmod(number, 6)
+                    expected = array[time : time + 8, lat : lat + 4]
+                    np.testing.assert_array_equal(
+                        batch["data" if axes[0] == 0 else "x"][row], expected
+                    )
+            places.append(sorted(seen))
+    alike = dataset.weigh(np.ones(len(dataset)), samples_per_epoch=24)
+    with penstock.Loader(alike, 5, seed=0, shuffle=shuffle) as loader:
+        assert sum(len(batch.ids) for batch in loader) == 24
+    assert [len(numbers) for numbers in places] == [24, 24, 24]
+    assert len({tuple(numbers) for numbers in places}) == 3
+
+
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_origins_of_windows(tmp_path: Path, kind: str) -> None:
+    """Where windows start is known by axis, of batches, and as columns for selections."""
+    array = np.arange(60 * 9 * 4).reshape(60, 9, 4)
+    path, more = write(tmp_path, kind, array, (8, 4, 4), 1)
+    time, lat, lon = ("0", "1", "2") if kind == "npy" else AXES
+    name = "data" if kind == "npy" else "x"
+    options = {"window": {time: 5, lat: 3}, "stride": {time: 7}, "halo": {lat: 1}}
+    dataset = penstock.open(path, index="memory", target={time: (5, 6)}, **options, **more)
+    for batch in penstock.Loader(dataset, 4, seed=0):
+        origins = dataset.origins(batch.ids)
+        behind = dataset.origins(batch.ids, f"{name}_target")
+        for row, valid in enumerate(batch[f"{lat}_valid"]):
+            at = {axis: int(column[row]) for axis, column in origins.items()}
+            first = batch[name][row][0, :, 0]
+            np.testing.assert_array_equal(
+                first[valid], array[at[time], np.arange(5)[valid] + at[lat], at[lon]]
+            )
+            assert int(behind[time][row]) == at[time] + 5
+            assert int(behind[lat][row]) == at[lat] + 1
+    places = dataset.origins(np.arange(len(dataset)))
+    assert {axis: sorted(set(column.tolist())) for axis, column in places.items()} == {
+        time: list(range(0, 55, 7)),
+        lat: [-1, 2, 5],
+        lon: [0],
+    }
+    kept = dataset.select(where=lambda columns: (columns[time] < 21) & (columns[lat] > 0))
+    np.testing.assert_array_equal(
+        kept.ids(np.arange(len(kept))), np.flatnonzero((places[time] < 21) & (places[lat] > 0))
+    )
+    mine = dataset.select(where=lambda columns: columns[lat] == 7, columns={lat: places[time]})
+    assert len(mine) == 3
+    if kind == "zarr":
+        assert len(dataset.select(where="time >= 21 and lat == 2")) == 5
+    for fields in (["y"], [f"{lat}_valid"]):
+        with pytest.raises(UsageError, match="has no windows"):
+            dataset.origins([0], *fields)
+    with pytest.raises(UsageError, match="sample"):
+        dataset.origins([len(dataset)])
+
+
 @pytest.mark.parametrize("change", [{"start": (-10,)}, {"fill": "00"}, {"size": (4,)}])
 def test_a_damaged_index_of_padded_windows(tmp_path: Path, change: dict[str, Any]) -> None:
     """Windows that have no place in the array, or no fill value of its type, are refused."""
