@@ -220,6 +220,7 @@ def measure_weather(race: Race, path: Path, days: int, count: int) -> None:
     whole = penstock.Budget(decoded_bytes=decoded + (decoded >> 3))
     block = across * down * (days * HOURS // 4 - 60) // 6
     large = {"block": block, "group": 1, "budget": quarter}
+    of_days: dict[str, Any] = {"shuffle": "blocked", "block": 8, "group": 4, "budget": quarter}
     for other, target, theirs in (
         ("a loop over zarr, 2 threads", 3, loop(read)),
         ("xbatcher + DataLoader", 5, partial(time_xbatcher, path, False)),
@@ -227,7 +228,7 @@ def measure_weather(race: Race, path: Path, days: int, count: int) -> None:
         for name, wanted, options in (
             ("exact, 25 % decoded", target, {"budget": quarter}),
             ("exact, all decoded", target, {"budget": whole}),
-            ("in blocks", None, {"shuffle": "auto"}),
+            ("as auto chooses", None, {"shuffle": "auto"}),
         ):
             race.run(f"windows, {name} / {other}", open_data, theirs, count, wanted, **options)
     other = "xbatcher + DataLoader, all loaded before"
@@ -237,10 +238,10 @@ def measure_weather(race: Race, path: Path, days: int, count: int) -> None:
     for name, opener, target, options in (
         ("exact, 25 % decoded", open_data, 2.5, {"budget": quarter}),
         ("exact, all decoded", open_data, None, {"budget": whole}),
-        ("in blocks that auto chooses", open_data, None, {"shuffle": "auto"}),
+        ("as auto chooses", open_data, None, {"shuffle": "auto"}),
         ("in large blocks, 25 % decoded", open_data, 1.05, {"shuffle": "blocked", **large}),
         ("windows side by side, exact, 25 % decoded", apart, 2.5, {"budget": quarter}),
-        ("windows side by side, in blocks", apart, 1.05, {"shuffle": "auto"}),
+        ("windows side by side, in blocks of a day", apart, 1.05, of_days),
     ):
         decodes = count_decodes(opener, "zarr", 2 * days, race.seed, **options)
         met = None if target is None else decodes <= target
@@ -303,14 +304,14 @@ def measure_volumes(race: Race, path: Path, count: int) -> None:
         return time_monai(path, steps**3, sorted(numbers, key=lambda number: number // steps**3))
 
     blocks = count // steps**3 * 4 * steps**3  # whole volumes
-    for name, other, each, shuffle, target in (
-        ("exact / a loop over h5py, 2 threads", loop(read), count, "exact", 3),
-        ("in blocks / a loop over h5py, 2 threads", loop(read), blocks, "auto", None),
-        ("exact / MONAI's PatchDataset", partial(time_monai, path, 1), count, "exact", 3),
-        ("in blocks / MONAI's PatchDataset, a volume at a time", take_volumes, blocks, "auto", 3),
+    by_volume: dict[str, Any] = {"shuffle": "blocked", "block": steps**3, "group": 4}
+    for name, other, each, how, target in (
+        ("exact / a loop over h5py, 2 threads", loop(read), count, {}, 3),
+        ("in blocks / a loop over h5py, 2 threads", loop(read), blocks, by_volume, None),
+        ("exact / MONAI's PatchDataset", partial(time_monai, path, 1), count, {}, 3),
+        ("in blocks / MONAI, a volume at a time", take_volumes, blocks, by_volume, 3),
     ):
-        options = {"batch": 8, "shuffle": shuffle}
-        race.run(f"patches 96^3, {name}", open_data, other, each, target, **options)
+        race.run(f"patches 96^3, {name}", open_data, other, each, target, batch=8, **how)
     file.close()
 
 
