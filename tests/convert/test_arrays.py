@@ -129,6 +129,7 @@ def test_types_of_numbers(dtype: str, tmp_path: Path) -> None:
     assert found.tobytes() == values.astype(found.dtype).tobytes()
 
 
+@pytest.mark.long
 def test_regions_and_reads_that_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +250,7 @@ def test_another_conversion_is_not_continued(tmp_path: Path) -> None:
     assert read(out)["t"][0][0, 0, 0] == 7
 
 
+@pytest.mark.long
 def test_full_disk(small_disk: Path, tmp_path: Path) -> None:
     """A full disk is named as such, and once there is room, it goes on."""
     filler, out = small_disk / "filler", small_disk / "out"

@@ -162,6 +162,7 @@ def same(value: Any, wanted: Any) -> None:
     np.testing.assert_array_equal(value, wanted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", WRITERS)
 @settings(max_examples=6)
 @given(seed=st.integers(0, 1 << 30), extra=st.integers(0, 9), part=st.booleans())

@@ -69,6 +69,7 @@ def write(folder: Path, kind: str) -> tuple[Path, dict[str, Any]]:
 KINDS = ["npy", "big", "npz", "zarr", "hdf5", "parquet", "lists"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [*KINDS, "npy-windows", "zarr-windows", "hdf5-windows"])
 def test_as_numpy_wherever_it_is_read(kind: str, tmp_path: Path) -> None:
     """In samples, batches, a copy of another process, and with decode: bit by bit the same; and a
