@@ -471,7 +471,7 @@ def test_windows_are_joined_by_their_number(tmp_path: Path) -> None:
 
 
 def test_statistics_and_lengths_are_not_confused(tmp_path: Path) -> None:
-    """Those of a join have files of their own, or none; those of the data are as they were."""
+    """Statistics of a join have files of their own, or none; the data's are as they were."""
     np.save(tmp_path / "x.npy", np.arange(10.0))
     data = penstock.open(tmp_path / "x.npy")
     joins = [penstock.join(data, {"y": np.arange(10) * factor}) for factor in (1, 2)]

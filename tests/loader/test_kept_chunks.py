@@ -83,10 +83,13 @@ def test_iterators_that_take_turns(tmp_path: Path) -> None:
     with penstock.Loader(open_windows(path), 4, seed=1, budget=budget) as loader:
         one = iter(loader)
         check(next(one), array)
+        old = loader._kept
         two = iter(loader)
         for left, right in zip(one, two, strict=False):
             check(left, array)
             check(right, array)
+        assert old is not None
+        assert old.pieces == old.wholes == {}
 
 
 def test_an_iterator_that_is_dropped(tmp_path: Path) -> None:
@@ -118,14 +121,19 @@ def test_memory_that_changes(tmp_path: Path, decodes: list[int]) -> None:
     assert sorted(seen) == list(range(196))
 
 
-def test_steps_after_a_damaged_chunk(tmp_path: Path) -> None:
+def test_steps_after_a_damaged_chunk(tmp_path: Path, decodes: list[int]) -> None:
     """Each step with a window of the damaged chunk is an error; all others come, and are right,
-    though they count on steps that failed."""
+    though they count on steps that failed. Those few are read anew, and nothing stays in memory."""
     array, path, places = write(tmp_path)
+    budget = penstock.Budget(decoded_bytes=array.nbytes // 3)
+    with penstock.Loader(open_windows(path), 2, seed=1, budget=budget) as loader:
+        for batch in loader:
+            check(batch, array)
+    undamaged = len(decodes)
+    decodes.clear()
     with path.open("r+b") as file:
         file.seek(places[7].byte_offset + 4)
         file.write(b"\xff" * 8)
-    budget = penstock.Budget(decoded_bytes=array.nbytes // 3)
     data = open_windows(path)
     with penstock.Loader(data, 2, seed=1, budget=budget) as loader:
         order = data.order(1).samples(np.arange(len(data), dtype=np.uint64)).reshape(-1, 2)
@@ -144,5 +152,8 @@ def test_steps_after_a_damaged_chunk(tmp_path: Path) -> None:
                 break
             check(batch, array)
             came.append(True)
+        assert loader._kept is not None
+        assert loader._kept.pieces == {}
     assert came == wanted
+    assert len(decodes) < 2 * undamaged
     assert 5 < sum(wanted) < len(wanted)

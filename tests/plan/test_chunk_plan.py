@@ -87,7 +87,7 @@ class Replay:
             self.wholes |= work.keep
             for kept in work.dropped:
                 if isinstance(kept, Use):
-                    self.pieces.remove(kept)
+                    self.pieces.discard(kept)
                 else:
                     self.wholes.remove(kept)
         self.plan.forget(step)

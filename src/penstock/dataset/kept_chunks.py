@@ -19,20 +19,21 @@ from ..index.fields import Field
 from ..index.layout import Layout, Windows
 from ..plan.batch_layout import FieldChunks
 from ..plan.chunk_plan import FieldWork, Use
+from ..plan.steps import StepPlan
 
 Array = npt.NDArray[Any]
 _poll_s = 0.1
 
 
 class MissingPieceError(Exception):
-    """What a plan says is in memory is not: an earlier step failed, or another iterator took it."""
+    """Memory lacks what a plan counts on: an earlier step failed, or another iterator took it."""
 
 
 class KeptChunks:
-    """What one iterator keeps of decoded chunks, as its `ChunkPlan` says, and the turns of its
+    """Memory of one iterator for decoded chunks, as its `ChunkPlan` says, and the turns of its
     steps: each finds what the steps before it have left.
 
-    before:  of the last iterator, which gives up its whole chunks.
+    before:  of the last iterator. It gives up its whole chunks, and keeps nothing from then on.
     """
 
     def __init__(self, first_step: int, before: KeptChunks | None = None) -> None:
@@ -41,6 +42,7 @@ class KeptChunks:
         self.wholes: dict[tuple[int, int], Array] = {} if before is None else before._give_up()
         """By array and chunk."""
         self._next_step = first_step
+        self._is_given_up = False
         self._turn = threading.Condition()
 
     def list_wholes(self) -> dict[int, list[int]]:
@@ -51,58 +53,62 @@ class KeptChunks:
         return listed
 
     @contextmanager
-    def turn(self, step: int, is_closed: Callable[[], bool]) -> Iterator[None]:
-        """Wait until all earlier steps are built or have failed, and hold the turn.
+    def turn(self, planned: StepPlan, is_closed: Callable[[], bool]) -> Iterator[None]:
+        """Wait until all earlier steps are built or have failed, and hold the turn. Whatever
+        becomes of the step, nothing of its own is kept behind.
 
         is_closed:  asked now and then; UsageError if it says so.
         """
         with self._turn:
-            while self._next_step < step:
+            while self._next_step < planned.step:
                 if is_closed():
                     raise UsageError("the iterator was closed")
                 self._turn.wait(_poll_s)
+        chunks = [places for places in planned.layout.fields if isinstance(places, FieldChunks)]
+        works = [places.work for places in chunks if places.work is not None]
+        for work in works:
+            self._drop(work, *(use for use in work.dropped if isinstance(use, Use)))
         try:
             yield
         finally:
+            for work in works:
+                own = [
+                    use for cuts in work.cuts.values() for use in cuts if use.step == planned.step
+                ]
+                self._drop(work, *work.pieces, *own, *work.dropped)
             with self._turn:
-                self._next_step = step + 1
+                self._next_step = planned.step + 1
                 self._turn.notify_all()
-
-    def find_whole(self, array: int, chunk: int) -> Array:
-        whole = self.wholes.get((array, chunk))
-        if whole is None:
-            raise MissingPieceError
-        return whole
-
-    def take_piece(self, use: Use) -> tuple[Any, Array]:
-        piece = self.pieces.pop(use, None)
-        if piece is None:
-            raise MissingPieceError
-        return piece
 
     def keep(self, layouts: Sequence[Layout], work: FieldWork, chunk: int, decoded: Array) -> None:
         """Keep what is planned of a decoded chunk."""
-        if chunk in work.keep:
-            self.wholes[work.array, chunk] = decoded
+        pieces: dict[Use, tuple[Any, Array]] = {}
         cuts = work.cuts.get(chunk, ())
         for field in {use.field for use in cuts}:
             uses, layout = [use for use in cuts if use.field == field], layouts[field]
             assert isinstance(layout, Windows)
             origins = layout.grid.find_origins(np.array([use.window for use in uses]))
             for use, (into, taken) in zip(uses, layout.overlap(chunk, origins), strict=True):
-                self.pieces[use] = into, decoded[taken].copy()
+                pieces[use] = into, decoded[taken].copy()
+        with self._turn:
+            if self._is_given_up:
+                return
+            self.pieces |= pieces
+            if chunk in work.keep:
+                self.wholes[work.array, chunk] = decoded
 
-    def drop(self, work: FieldWork) -> None:
-        """Drop what later steps do not need first."""
-        for kept in work.dropped:
-            if isinstance(kept, Use):
-                self.pieces.pop(kept, None)
+    def _drop(self, work: FieldWork, *kept: Use | int) -> None:
+        for one in kept:
+            if isinstance(one, Use):
+                self.pieces.pop(one, None)
             else:
-                self.wholes.pop((work.array, kept), None)
+                self.wholes.pop((work.array, one), None)
 
     def _give_up(self) -> dict[tuple[int, int], Array]:
-        self.pieces, wholes, self.wholes = {}, self.wholes, {}
-        return wholes
+        with self._turn:
+            self._is_given_up = True
+            self.pieces, wholes, self.wholes = {}, self.wholes, {}
+            return wholes
 
 
 def decode_windows(
@@ -134,7 +140,7 @@ def decode_windows(
 
     def decode(number: int) -> None:
         compressed = chunks[number]
-        owner = None if kept else (layout.chunks,)
+        owner = (layout.chunks,) if kept is None else None
         decoded = codecs.decode_chunk(codec.name, codec.options, compressed, owner)
         shape = (compressed.samples, *layout.chunk[1:])
         if not isinstance(decoded, np.ndarray) or decoded.shape != shape:
@@ -144,17 +150,23 @@ def decode_windows(
             kept.keep(layouts, work, compressed.number, decoded)
 
     tasks = [partial(decode, number) for number in range(len(chunks))]
+    is_missing = False
     if kept is not None and work is not None:
         rows_of: dict[int, list[int]] = {}
         for use in work.wholes:
             rows_of.setdefault(use.chunk, []).append(use.row)
-        tasks += [
-            partial(gather, chunk, kept.find_whole(work.array, chunk), rows)
-            for chunk, rows in rows_of.items()
-        ]
+        for chunk, rows in rows_of.items():
+            whole = kept.wholes.get((work.array, chunk))
+            if whole is None:
+                is_missing = True
+            else:
+                tasks.append(partial(gather, chunk, whole, rows))
         for use in work.pieces:
-            into, values = kept.take_piece(use)
-            samples[use.row][into] = values
+            into, values = kept.pieces.pop(use, (None, None))
+            if values is None:
+                is_missing = True
+            else:
+                samples[use.row][into] = values
     threads = min(len(tasks), len(os.sched_getaffinity(0)))
     if threads < 2:
         for task in tasks:
@@ -163,6 +175,6 @@ def decode_windows(
         with ThreadPool(threads, "penstock-decode") as pool:
             for _ in pool.map(lambda task: task(), tasks):
                 pass
-    if kept is not None and work is not None:
-        kept.drop(work)
+    if is_missing:  # only now: later steps count on the chunks of this one
+        raise MissingPieceError
     return samples

@@ -149,7 +149,7 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class WindowMask(Attribute):
-    """Which elements of windows along one axis lie in the array: a function of their numbers.
+    """Mask of the elements of windows along one axis that lie in the array, by their numbers.
 
     grid:    of this axis alone.
     values:  none, of the shape of one row.

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from ..budget import Budget
 from ..dataset.fields import build_fields
 from ..dataset.kept_chunks import KeptChunks, MissingPieceError
 from ..dataset.sample import FieldReader, describe_failure
@@ -163,7 +164,7 @@ class StepReader:
         """Return the turn in which a step waits for its bytes and is built."""
         if self._kept is None:
             return nullcontext()
-        return self._kept.turn(planned.step, lambda: self.closed)
+        return self._kept.turn(planned, lambda: self.closed)
 
     def build(self, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
         """Build the fields of a step that is in its buffer."""
@@ -173,7 +174,7 @@ class StepReader:
         except MissingPieceError:
             pass
         if self._again is None:
-            self._again = FieldReader(index)
+            self._again = FieldReader(index, Budget(decoded_bytes=0))
         planned, buffer = self._again.read_step(
             planned.ids, step=planned.step, repeats=planned.repeats, marks=planned.marks
         )

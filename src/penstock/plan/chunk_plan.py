@@ -4,7 +4,7 @@ Pure.
 The windows of an exact shuffle meet each compressed chunk many times, far apart. Which windows come
 next is known, so a step that decodes a chunk cuts the pieces of later windows from it at once. Of
 all pieces, memory holds those that are needed first (Belady's rule). A chunk is kept whole instead
-where the pieces that come next would take more than twice its memory, or where memory holds all.
+where its pieces would take more memory, on average, or where memory holds all chunks.
 
 A piece waits half of the time between two decodes of its chunk, on average. So with windows of W
 bytes in all and memory of M bytes, a chunk is decoded about W / 2M times: twice, where windows do
@@ -61,7 +61,7 @@ class FieldWork:
     reads:    chunks that it reads and decodes, and its uses of them.
     cuts:     uses of later steps, or of the step's other fields, to be cut from these chunks.
     keep:     those of the chunks to be kept whole.
-    dropped:  pieces, and numbers of whole chunks, to be dropped when the work is done.
+    dropped:  pieces, if they were cut, and numbers of whole chunks that memory has no room for.
     array:    number of the array: of the first field that has its chunks.
     """
 
@@ -248,7 +248,11 @@ class _ArrayPlan:
                 self._bytes += use.bytes
                 heapq.heappush(self._farthest, (-use.position, False, use))
             works[decoding[chunk]].cuts.setdefault(chunk, []).extend(later)
-        works[max(works)].dropped = self._drop_farthest()
+        dropped = self._drop_farthest()
+        for work in works.values():
+            for chunk, cuts in work.cuts.items():
+                work.cuts[chunk] = [use for use in cuts if use.step == step or use in self._pieces]
+        works[array].dropped = dropped
         return works
 
     def _wants_whole(self, later: list[Use]) -> bool:

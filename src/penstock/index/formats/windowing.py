@@ -102,7 +102,7 @@ class ArrayChunks(NamedTuple):
 
 
 class ArrayNotes(NamedTuple):
-    """What a container says of an array beside its values: its path there, the names of its axes,
+    """Notes of a container on an array, beside its values: its path there, the names of its axes,
     its attributes as xarray has them in Zarr 3, and its value if it has no axes."""
 
     path: str
