@@ -4,6 +4,7 @@ after the other, with a loader in each whose place is a mesh or names who reads.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -82,3 +83,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # a thread of gloo may outlive Python, and torch aborts then

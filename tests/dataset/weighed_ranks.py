@@ -6,6 +6,7 @@ It writes what it was told each time, the samples of the next epoch, and its sta
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -38,6 +39,7 @@ def main() -> None:
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # a thread of gloo may outlive Python, and torch aborts then
 
 
 if __name__ == "__main__":

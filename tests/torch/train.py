@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def main() -> None:
     Path(output, f"{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # a thread of gloo may outlive Python, and torch aborts then
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ Writes the batches of each rank to FOLDER/<what>-<dp>x<tp>-<rank>.json.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from itertools import islice
 from pathlib import Path
@@ -52,6 +53,7 @@ def main() -> None:
     Path(folder, f"{what}-{dp}x{tp}-{rank}.json").write_text(json.dumps(batches))
     dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # a thread of gloo may outlive Python, and torch aborts then
 
 
 def write_tokens(folder: Path) -> None:
