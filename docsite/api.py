@@ -28,6 +28,7 @@ MODULES = {
     "penstock_sim.schedule": "Transfers that are planned beforehand.",
     "penstock_sim": "What policies take on a cluster that is described.",
     "penstock.errors": "The exceptions.",
+    "penstock.tasks": "Work that many programs share: plan, work, commit.",
     "penstock.testing": "Conformance suites for what you implement.",
     "penstock.composer": "Under Composer.",
     "penstock.grain": "Under Grain.",

@@ -49,6 +49,7 @@ FOLDERS = {
     "doctor": {"", "ranks", "order", "engine", "index", "plan", "dataset", "loader", "images"},
     "demo": {"", "dataset", "loader", "checkpoint"},
     "convert": {"", "ranks", "order", "engine", "index", "dataset", "loader", "images"},
+    "tasks": {"", "engine", "index", "dataset", "convert"},
     "testing": {
         "",
         "ranks",
@@ -61,6 +62,7 @@ FOLDERS = {
         "sharing",
         "loader",
         "checkpoint",
+        "tasks",
     },
     "cli": {
         "",
@@ -74,20 +76,20 @@ FOLDERS = {
         "checkpoint",
         "doctor",
     }
-    | {"demo", "convert"},
+    | {"demo", "convert", "tasks"},
 }
 """The folders of the library that each folder may import, lowest first; "" is the modules beside
 them."""
 
 BUDGETS = {
-    "": 1_752,
+    "": 1_761,
     "cache": 3_997,
     "checkpoint": 6_531,
-    "cli": 2_602,
-    "convert": 3_081,
-    "dataset": 5_973,
+    "cli": 2_873,
+    "convert": 3_134,
+    "dataset": 5_990,
     "demo": 452,
-    "doctor": 1_580,
+    "doctor": 1_581,
     "engine": 5_817,
     "images": 2_055,
     "index": 15_044,
@@ -98,7 +100,8 @@ BUDGETS = {
     "plan": 3_630,
     "ranks": 596,
     "sharing": 3_672,
-    "testing": 1_676,
+    "tasks": 980,
+    "testing": 1_694,
     "torch": 2_972,
     "trainers": 892,
 }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from . import loader as loader
     from . import order as order
     from . import sharing as sharing
+    from . import tasks as tasks
     from . import testing as testing
     from . import torch as torch
     from .budget import Budget as Budget
@@ -68,9 +69,9 @@ else:
             "order": "Order rng",
             "ranks": "Place",
         },
-        folders="checkpoint convert dataset errors images limits loader order sharing testing "
-        "torch trainers.composer trainers.grain trainers.jax trainers.keras trainers.lightning "
-        "trainers.megatron trainers.ray trainers.torchdata trainers.torchtitan "
+        folders="checkpoint convert dataset errors images limits loader order sharing tasks "
+        "testing torch trainers.composer trainers.grain trainers.jax trainers.keras "
+        "trainers.lightning trainers.megatron trainers.ray trainers.torchdata trainers.torchtitan "
         "trainers.transformers",
     )
 

@@ -32,6 +32,14 @@ weights_state_samples_max = 8192
 """Weights of up to so many samples that are handed in between epochs are in a state themselves."""
 lengths_samples_inline_max = 4 * MIB
 """Lengths of more samples, which the index knows, are put into a nameless file, and mapped."""
+task_bytes = 1 << 30
+"""Files that one task of shared work parses, where they are as large; a larger file is one task."""
+tasks_usual = 512
+"""Tasks, about, that a plan of work has where there are many files."""
+task_text_bytes = 64 * MIB
+"""Texts that one task of shared work encodes."""
+tasks_waiting = 256
+"""Tasks of shared work that wait in an engine at a time."""
 join_bytes_max = 1 << 30
 """Most bytes of the values that a join adds: they are in memory, in each worker process."""
 join_samples_max = 1 << 26

@@ -105,8 +105,9 @@ def test_options_are_of_one_hand() -> None:
 
 
 def swap(word: str) -> str:
-    """A word with two letters in each other's place."""
+    """A word with two letters, which differ, in each other's place."""
     middle = len(word) // 2
+    middle -= word[middle - 1] == word[middle]
     return word[: middle - 1] + word[middle] + word[middle - 1] + word[middle + 1 :]
 
 

@@ -44,6 +44,12 @@ _SUMMARIES = {
         "it.",
         "tokenize": "Write the tokens of texts as Megatron's .bin and .idx, and verify them.",
     },
+    "On many machines": {
+        "plan-work": "Plan work that many programs share: an index, or tokens.",
+        "work": "Do tasks of a plan: here one after the other, or on an engine.",
+        "commit": "Put the tasks of a plan together, when all are done. Names those that are "
+        "missing.",
+    },
     "Before a run": {
         "demo": "Show what penstock does: an exact shuffle, kill -9 and an exact resume, a race.",
         "doctor": "Say what will be slow, and why: storage, memory, cores, limits, settings. "
@@ -68,6 +74,8 @@ _MODULES = {
     "formats": "inspect",
     "tokenize": "convert",
     "top": "broker",
+    "plan-work": "plan_work",
+    "commit": "work",
 }
 _MODULES |= {"demo": "doctor"}
 """Modules of the commands that have none of their name."""

@@ -17,7 +17,7 @@ import importlib.metadata
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -35,6 +35,7 @@ from ..arguments import (
 )
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
+from ..dataset.sample import FieldReader
 from ..engine.atomic_file import storage_errors, sync_folder
 from ..engine.host import read_machine
 from ..engine.open import is_url
@@ -46,7 +47,7 @@ from ..index.formats.registry import FORMATS
 from ..loader.loader import Loader
 from ..order.order import Order
 from .conversion import check_outside, check_unchanged
-from .encoder_processes import encode_texts_ahead
+from .encoder_processes import EncodedTexts, encode_texts_ahead
 from .encoding import is_raw
 from .manifest import (
     CHOICES,
@@ -142,6 +143,40 @@ def tokenize(
     changed. After any of these, and after Ctrl-C or kill -9, nothing half-written has a final
     name, and the same call resumes.
     """
+    return prepare_tokenization(
+        source,
+        destination,
+        tokenizer,
+        field=field,
+        eos=eos,
+        bos=bos,
+        special=special,
+        broken=broken,
+        engine=engine,
+        workers=workers,
+        verify=verify,
+        force=force,
+        progress=progress,
+    ).execute()
+
+
+def prepare_tokenization(
+    source: Dataset,
+    destination: Path,
+    tokenizer: Path,
+    *,
+    field: str | None = None,
+    eos: str | int | bool = True,
+    bos: str | int | None = None,
+    special: str = "text",
+    broken: str = "raise",
+    engine: Library = "tokenizers",
+    workers: int | None = None,
+    verify: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Tokenization:
+    """Check the arguments of `tokenize`, and return the run that they ask for."""
     check_kind("source", source, Dataset, "what penstock.open() returns")
     if isinstance(source.index, JointIndex):
         raise UsageError("source is a mixture: tokenize each of its datasets, and mix these")
@@ -193,7 +228,7 @@ def tokenize(
     parser = reading.index.fields[0].parser
     if parser is not None:
         options |= {"key": parser.keys[name], "default": parser.defaults.get(name)}
-    return _Tokenization(
+    return Tokenization(
         source,
         reading,
         name,
@@ -206,16 +241,18 @@ def tokenize(
         check_flag("verify", verify),
         check_flag("force", force),
         progress,
-    ).execute()
+    )
 
 
 @dataclass
-class _Tokenization:
+class Tokenization:
     """One run: its arguments, checked, and the steps from reading to the final names.
 
     reading:   `source` with the field of text alone.
     path:      prefix of the final names.
     settings:  for `token_worker.make_encoder`.
+    encoded:   gives the tokens of all documents from one on, where others encoded them; by default
+               they are encoded here.
     """
 
     source: Dataset
@@ -230,6 +267,7 @@ class _Tokenization:
     verify: bool
     force: bool
     progress: Progress | None
+    encoded: Callable[[int], Generator[EncodedTexts, None, None]] | None = None
 
     def __post_init__(self) -> None:
         self.folder = f"{self.path}.tmp"
@@ -341,8 +379,8 @@ class _Tokenization:
         around = len(self.settings["before"]) + len(self.settings["after"])
         self._report(start)
         committed_s = time.monotonic()
-        encoded = encode_texts_ahead(self.settings, self.workers, self._read_texts(start))
-        with contextlib.closing(encoded):
+        encode = self.encoded or self.encode
+        with contextlib.closing(encode(start)) as encoded:
             try:
                 for done in encoded:
                     writer.append(done.tokens, done.counts, around, done.broken)
@@ -352,7 +390,13 @@ class _Tokenization:
                         committed_s = time.monotonic()
             except TextError as error:
                 document = int(writer.state["end"]) + error.number
-                raise self._locate(document, error.reason) from None
+                raise self.locate(document, error.reason) from None
+
+    def encode(self, start: int, stop: int | None = None) -> Generator[EncodedTexts, None, None]:
+        """Encode the documents [start, stop), by default all from `start` on. No other document is
+        read for `stop`, whose fault would be another's."""
+        texts = self._read_texts(start) if stop is None else self._read_range(start, stop)
+        return encode_texts_ahead(self.settings, self.workers, texts)
 
     def _read_texts(self, start: int) -> Iterator[bytes | None]:
         """Yield the texts from document `start` on; None for a broken line."""
@@ -366,6 +410,15 @@ class _Tokenization:
                 yield from map(_get_bytes, list(batch[self.field])[skipped:])
                 skipped = 0
 
+    def _read_range(self, start: int, stop: int) -> Iterator[bytes | None]:
+        """Yield the texts of the documents [start, stop); None for a broken line."""
+        size = choose_batch_size(self.reading)
+        with contextlib.closing(FieldReader(self.reading.index)) as reader:
+            for first in range(start, stop, size):
+                numbers = np.arange(first, min(first + size, stop), dtype=np.uint64)
+                fields = reader.read(self.reading.ids(numbers))
+                yield from map(_get_bytes, list(fields[self.field]))
+
     def _commit(self, writer: TokenWriter) -> None:
         self.manifest.shards = [writer.sync()]
         self.manifest.save(self.folder)
@@ -374,7 +427,7 @@ class _Tokenization:
         if self.progress is not None:
             self.progress(done, len(self.source))
 
-    def _locate(self, document: int, reason: str) -> FormatError:
+    def locate(self, document: int, reason: str) -> FormatError:
         """Build the error for a text that cannot be encoded."""
         index = self.reading.index
         sample = int(self.reading.ids([document])[0])

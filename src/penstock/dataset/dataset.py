@@ -27,10 +27,7 @@ from ..errors import LimitError, UsageError
 from ..extent import Int
 from ..index.concat import split_by_part
 from ..index.fields import SUMS_FIELD, Field
-from ..index.formats.detection import has_own_splits
-from ..index.formats.splits import narrow_place
 from ..index.layout import Boxes, Windows
-from ..index.saved_index import IndexRequest
 from ..index.sidecar import list_saved_paths, own_folder
 from ..index.table import Index
 from ..index.vocabulary import set_vocabulary
@@ -51,7 +48,7 @@ from .lengths import (
 from .sample import Decode, LoadedSample, open_samples
 from .saved import allot_array, load_selection, save_selection, spill
 from .selecting import By, Condition, choose_samples, divide_samples, narrow
-from .sources import IndexReference, choose_names, convert_integers, locate_data, pin_paths
+from .sources import IndexReference, choose_names, convert_integers, pin_paths, request_index
 from .weighing import (
     Weighting,
     WeightsOf,
@@ -133,20 +130,16 @@ def open(
     given_mirrors = [mirrors] if isinstance(mirrors, str | bytes) else mirrors
     checked = [check_path("a mirror", mirror) for mirror in given_mirrors]
     roots = [root for mirror in checked for root in pin_paths([mirror])]
-    place, store = locate_data(*paths)
-    if split is not None and has_own_splits(store, place, format):
-        more["split"] = split
-    elif split is not None:
-        place, store, below = narrow_place(place, store, split)
-        if below:
-            paths, roots = (place.path,), [os.path.join(root, below) for root in roots]
-    options = more | {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
-    options = {name: value for name, value in options.items() if value is not None}
+    more |= {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
     if header_bytes != 0:
-        options["header_bytes"] = header_bytes
+        more["header_bytes"] = header_bytes
     if extensions is not None:
-        options["extensions"] = stores.checked_extensions(extensions)
-    request = IndexRequest(place, store, format, options, progress)
+        more["extensions"] = stores.checked_extensions(extensions)
+    options = {name: value for name, value in more.items() if value is not None}
+    request, below = request_index(paths, format, split, options, progress)
+    place = request.place
+    if below:
+        paths, roots = (place.path,), [os.path.join(root, below) for root in roots]
     table, sidecar = request.find(index)
     table = choose_names(request.attach(table), rename, place.path)
     if as_dtype is not None:

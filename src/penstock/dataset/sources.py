@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -17,10 +17,12 @@ from ..errors import ChangedError, SidecarError, UsageError
 from ..extent import Int
 from ..index.concat import rename_fields
 from ..index.fields import RESERVED, SUMS_FIELD, Scaling
+from ..index.formats.detection import has_own_splits
 from ..index.formats.registry import FORMATS
 from ..index.formats.shards import Location
+from ..index.formats.splits import narrow_place
 from ..index.json_fields import JsonFields
-from ..index.saved_index import load_index
+from ..index.saved_index import IndexRequest, load_index
 from ..index.table import Index
 from ..index.vocabulary import set_vocabulary
 
@@ -76,6 +78,28 @@ def _locate_patterns(patterns: Sequence[str]) -> tuple[Location, stores.Store]:
         root = os.path.dirname(root)
     names = tuple(os.path.relpath(path, root) for path in paths)
     return Location("pattern", names[0], ", ".join(paths), names), stores.Posix(root)
+
+
+def request_index(
+    paths: Sequence[str],
+    format: str | None,
+    split: str | Sequence[str] | None,
+    options: Mapping[str, Any],
+    progress: stores.Progress | None = None,
+    wrap: Callable[[stores.Store], stores.Store] = lambda store: store,
+) -> tuple[IndexRequest, str]:
+    """Return the request for the index of paths, which are pinned, and the folder of the split
+    below them, or "".
+
+    wrap:  function of the store that returns the one to ask.
+    """
+    place, store = locate_data(*paths)
+    below = ""
+    if split is not None and has_own_splits(store, place, format):
+        options = {**options, "split": split}
+    elif split is not None:
+        place, store, below = narrow_place(place, store, split)
+    return IndexRequest(place, wrap(store), format, options, progress), below
 
 
 def choose_names(index: Index, rename: Mapping[str, str] | None, path: str) -> Index:

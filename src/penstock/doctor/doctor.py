@@ -605,6 +605,7 @@ PURPOSES = {
     "grain": "penstock under Grain",
     "torchdata": "penstock under torchdata.nodes",
     "ray": "train with Ray, load Ray Data",
+    "dask": "index and tokenize on Dask",
     "cluster": "share a cache among hosts",
     "mpi": "run under mpiexec",
     "metrics": "serve counters to Prometheus",

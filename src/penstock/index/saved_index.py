@@ -106,7 +106,7 @@ class IndexRequest:
         how:  see `index` of `penstock.open`.
         """
         if how == "memory":
-            return self._build(), None
+            return self.build(), None
         if how not in ("auto", "read", "rebuild"):
             path = os.path.abspath(how)
             return self._load(path), path
@@ -115,10 +115,10 @@ class IndexRequest:
                 saved = self._load_if_fresh(path)
                 if saved is not None:
                     return saved, path
-        built = self._build()
+        built = self.build()
         if how == "read":
             return built, None
-        saved_path = self._save(built)
+        saved_path = self.save(built)
         if saved_path is not None:
             with contextlib.suppress(OSError, SidecarError):  # others may replace it meanwhile
                 if os.path.getsize(saved_path) > limits.sidecar_bytes_verified_max:
@@ -136,10 +136,11 @@ class IndexRequest:
         reading = {name: value for name, value in options.items() if name in entry.reading}
         return entry.attach(index, **reading)
 
-    def _build(self) -> Index:
+    def build(self, started_ns: int | None = None) -> Index:
+        """Make the index; `started_ns` is when its files were listed, by default now."""
         if self._unknown is not None:
             raise self._unknown
-        started_ns = time.time_ns()
+        started_ns = time.time_ns() if started_ns is None else started_ns
         built = self._format.build(self.store, self.place, self._progress, **self._making)
         return flag_if_racy(replace(built, options=self._saved), started_ns)
 
@@ -165,7 +166,7 @@ class IndexRequest:
             return None
         return None if saved.racy or self._find_reason(saved) else saved
 
-    def _save(self, index: Index) -> str | None:
+    def save(self, index: Index) -> str | None:
         """Save the index at the first path that can be written; if none can, only warn.
 
         An index of files outside the place (a listing may name such) is saved in the user's cache.

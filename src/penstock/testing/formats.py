@@ -23,6 +23,7 @@ from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..errors import ChangedError, PenstockError
 from ..loader.loader import Loader
+from ..tasks.work_plan import plan_work
 from .suite import Suite
 
 Values = Sequence[bytes | np.ndarray[Any, Any]]
@@ -234,6 +235,23 @@ class FormatSuite(Suite):
             ) == _list_fields(fresh)
             for number, sample in enumerate(second):
                 written.assert_sample(number, sample)
+
+    def test_shared_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The index that many make, some files each, has the bytes of that one process makes."""
+        monkeypatch.setattr(limits, "task_bytes", 1)
+        with self.written(*self._counts) as (written, folder):
+            saved = written.opened("rebuild").sidecar
+            assert saved is not None
+            expected = Path(saved).read_bytes()
+            os.unlink(saved)
+            options: Any = {"open_options": dict(written.options)}
+            plan = plan_work("index", written.path, folder.parent / "work", **options)
+            for task in plan.list_missing():
+                assert plan.do(task)
+            plan.commit()
+            assert Path(saved).read_bytes() == expected
+            again = plan_work("index", written.path, folder.parent / "work", **options)
+            assert not again.list_missing()
 
     def test_copy(self) -> None:
         """The same data written elsewhere has the same fingerprint, other data another."""

@@ -1,0 +1,149 @@
+"""The index, made by many: each task parses some of the files."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .. import limits
+from ..dataset.sources import pin_paths, request_index
+from ..engine.store import Progress, Store
+from ..errors import ChangedError, StorageError
+from ..extent import Files, Int
+from ..index.saved_index import IndexRequest, find_staleness
+from .tape import FilesToParse, Parsed, Tape, pack, unpack
+from .work_plan import Sections, Tasks, WorkPlan, read_part
+
+Share = Callable[[Files, Callable[[Sequence[int]], list[Any]]], list[Any]]
+
+
+class IndexWork:
+    """The index of a place: units are the files that its format parses."""
+
+    def __init__(self, plan: WorkPlan) -> None:
+        self._plan = plan
+        self._answers = unpack(plan.sections["answers"], plan.folder)
+
+    @staticmethod
+    def plan(
+        paths: list[str],
+        folder: str,
+        options: dict[str, Any],
+        settings: dict[str, Any],
+        before: WorkPlan | None,
+        progress: Progress | None,
+    ) -> Tasks:
+        """List the files, and group those that are to be parsed."""
+        source, files = pin_paths(paths), None
+        answers: dict[tuple[Any, ...], Any] = {}
+        started_ns = time.time_ns()
+        request, _ = _ask(source, options, answers, _stop, progress)
+        try:
+            request.build(started_ns)
+        except FilesToParse as stop:
+            files = stop.files
+        rarity = before.kept["rarity"] if before is not None else 0
+        bounds, rarity = _group(files, rarity) if files is not None else (np.zeros(1, np.int64), 0)
+        tasks = range(len(bounds) - 1)
+        kept = {"rarity": rarity, "started_ns": started_ns}
+        spans = [(int(bounds[task]), int(bounds[task + 1])) for task in tasks]
+        states = [_describe(files, *span) for span in spans if files is not None]
+        labels = [_label(files, *span) for span in spans if files is not None]
+        return Tasks(source, bounds, states, labels, kept, {"answers": pack(answers)})
+
+    def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
+        """Parse files."""
+
+        def share(files: Files, parse: Callable[[Sequence[int]], list[Any]]) -> NoReturn:
+            raise Parsed(parse(range(first, stop)))
+
+        try:
+            self._request(share).build()
+        except Parsed as parsed:
+            return {}, {"results": pack(parsed.results)}
+        except ChangedError as error:
+            what = str(error).partition(" since the data was indexed")[0]
+            raise ChangedError(f"{what} since the work was planned: plan it again") from None
+        raise AssertionError("a format parses files in one run and not in the next")
+
+    def commit(self, parts: Sequence[str]) -> str:
+        """Make the index of what was parsed, and save it where `penstock.open` looks for it."""
+        results: list[Any] = []
+        for path in parts:
+            results += unpack(read_part(path)[1]["results"], path)
+        request = self._request(lambda files, parse: results)
+        index = request.build(self._plan.kept["started_ns"])
+        tape = request.store
+        assert isinstance(tape, Tape)
+        if (reason := find_staleness(index, tape.store)) is not None:
+            raise ChangedError(f"{reason}, or planned: plan it again")
+        saved = request.save(index)
+        if saved is None:
+            raise StorageError(f"{request.place.path}: the index has no place: commit it again")
+        return f"index of {len(index):,} samples in {len(index.files):,} files: {saved}"
+
+    def _request(self, share: Share) -> IndexRequest:
+        about = self._plan.about
+        return _ask(about["source"], about["options"], self._answers, share, None)[0]
+
+
+def _stop(files: Files, parse: object) -> NoReturn:
+    raise FilesToParse(files)
+
+
+def _ask(
+    source: Sequence[str],
+    options: dict[str, Any],
+    answers: dict[tuple[Any, ...], Any],
+    share: Share,
+    progress: Progress | None,
+) -> tuple[IndexRequest, str]:
+    """The request for the index, whose store is asked through a tape."""
+
+    def wrap(store: Store) -> Store:
+        return Tape(store, answers, share)
+
+    options = dict(options)
+    format, split = options.pop("format", None), options.pop("split", None)
+    return request_index(source, format, split, options, progress, wrap)
+
+
+def _group(files: Files, rarity: int) -> tuple[Int, int]:
+    """Group files. A group ends by the name of its last file, so that files that are added change
+    only the groups that they fall into; and where it has bytes enough.
+
+    rarity:  one name of so many ends a group; 0 chooses, by the number of files.
+    """
+    rarity = rarity or max(32, 1 << (len(files) // limits.tasks_usual).bit_length())
+    ends, size = [0], 0
+    names = files.names.tobytes()
+    start = 0
+    for row, (end, length) in enumerate(zip(files.ends.tolist(), files.size.tolist(), strict=True)):
+        if size and size + length > limits.task_bytes:
+            ends.append(row)
+            size = 0
+        size += max(1, length)
+        if zlib.crc32(names[start:end]) % rarity == 0:
+            ends.append(row + 1)
+            size = 0
+        start = end
+    if ends[-1] < len(files):
+        ends.append(len(files))
+    return np.array(ends, np.int64), rarity
+
+
+def _describe(files: Files, first: int, stop: int) -> bytes:
+    """Describe files of a group as they are: names, sizes and times."""
+    rows = range(first, stop)
+    names = "\0".join(files.name(row) for row in rows).encode("utf-8", "surrogateescape")
+    return names + files.size[first:stop].tobytes() + files.mtime_ns[first:stop].tobytes()
+
+
+def _label(files: Files, first: int, stop: int) -> str:
+    last = f" to {os.path.basename(files.name(stop - 1))}" if stop - first > 1 else ""
+    return f"{files.name(first)}{last}".encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,243 @@
+"""Plan, work, commit: work on data that many programs share, on whatever starts them.
+
+A plan cuts the input into tasks, by the input alone: which engine runs them, and how many at a
+time, changes nothing of what comes out. A task writes one file, the part, whole or not at all; its
+name is a digest of the files it is of and of all that was asked, so that a part that is there is
+right, for this plan and for the next. The commit puts the parts together.
+
+    folder/plan.penstock       the plan
+    folder/parts/<digest>      the parts
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import __version__
+from ..arguments import Path, check_choice, check_path, check_whole
+from ..engine.atomic_file import storage_errors
+from ..engine.open import is_url
+from ..errors import MissingError, SidecarError, UsageError
+from ..extent import Int
+from ..index.sidecar import read_sidecar, write_sidecar
+
+PLAN, PARTS = "plan.penstock", "parts"
+_FORMAT = "work-plan-1"
+_DIGEST_BYTES = 16
+_KINDS = {"index": "index_work.IndexWork", "tokenize": "token_work.TokenWork"}
+"""What can be shared: where the work of each name is."""
+
+Sections = dict[str, npt.NDArray[Any]]
+
+
+class Tasks(NamedTuple):
+    """What a kind of work makes a plan of.
+
+    source:    the paths, as `penstock.open` takes them; URLs of a hub with their commit.
+    bounds:    int64 (n + 1,), task i is of the units [bounds[i], bounds[i + 1]).
+    states:    of each task, what its units were when they were planned.
+    labels:    of each task, its units in a message.
+    header:    what the work keeps, in types of JSON.
+    sections:  what the work keeps, in arrays.
+    """
+
+    source: list[str]
+    bounds: Int
+    states: list[bytes]
+    labels: list[str]
+    header: dict[str, Any]
+    sections: Sections
+
+
+class Work(Protocol):
+    """A kind of work, for one plan."""
+
+    def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
+        """Do the units of a task: header and arrays of the part."""
+        ...
+
+    def commit(self, parts: Sequence[str]) -> str:
+        """Put the parts together: a line about the result."""
+        ...
+
+
+def plan_work(
+    what: str,
+    source: Path | Sequence[Path],
+    folder: Path,
+    *,
+    progress: Any = None,
+    open_options: dict[str, Any] | None = None,
+    **settings: Any,
+) -> WorkPlan:
+    """Plan work on data, and save the plan in a folder that all who work see.
+
+    what:          "index", or "tokenize".
+    source:        as `penstock.open` takes it, with `open_options` as its options.
+    settings:      of the work: of "tokenize" those of `penstock.convert.tokenize`, and
+                   destination=, by default folder/tokens.
+    progress:      called now and then with the number of files seen.
+
+    Planned again, the folder keeps the parts of files that are as they were, so that more files
+    cost only their own tasks. UsageError if the folder holds another plan.
+    """
+    check_choice("what", what, tuple(_KINDS))
+    folder = check_path("folder", folder)
+    if is_url(folder):
+        raise UsageError(f"folder is {folder!r}: use one that all workers share, and no URL")
+    folder = os.path.abspath(folder)
+    given = [source] if isinstance(source, str | bytes | os.PathLike) else [*source]
+    paths = [check_path("source", path) for path in given]
+    before = None
+    with contextlib.suppress(MissingError):
+        before = WorkPlan.load(folder)
+    asked: dict[str, Any] = {"what": what, "options": open_options or {}, "settings": settings}
+    kind = _load_kind(what)
+    tasks = kind.plan(paths, folder, dict(open_options or {}), settings, before, progress)
+    asked["source"] = tasks.source
+    try:
+        about = json.loads(json.dumps({**asked, "made_by": _name_runtime()}))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"options must be text, numbers and lists of them: {error}") from None
+    if before is not None and (difference := _differ(before.about, about)):
+        what = f"{folder} holds a plan with {difference}"
+        raise UsageError(f"{what}: use another folder, or remove this one")
+    root = json.dumps(about, sort_keys=True).encode()
+    digests = [
+        hashlib.blake2b(state, key=hashlib.blake2b(root).digest(), digest_size=_DIGEST_BYTES)
+        for state in tasks.states
+    ]
+    header = {"format": _FORMAT, "about": about, "labels": tasks.labels, "kept": tasks.header}
+    named = np.frombuffer(b"".join(digest.digest() for digest in digests), np.uint8)
+    with storage_errors(folder):
+        os.makedirs(os.path.join(folder, PARTS), exist_ok=True)
+        path = os.path.join(folder, PLAN)
+        write_sidecar(path, header, {**tasks.sections, "bounds": tasks.bounds, "digests": named})
+    return WorkPlan.load(folder)
+
+
+@dataclass(frozen=True, eq=False)
+class WorkPlan:
+    """Work that is planned; `plan_work` makes it, and `WorkPlan.load` finds it again.
+
+    about:     what is to be done, with which data and by which penstock.
+    kept:      what the kind of work keeps, and `sections` its arrays.
+    labels:    of each task, what it is of.
+    """
+
+    folder: str
+    about: dict[str, Any]
+    kept: dict[str, Any]
+    labels: list[str]
+    sections: Sections
+
+    @classmethod
+    def load(cls, folder: Path) -> WorkPlan:
+        """Load the plan in a folder; MissingError if there is none, SidecarError if damaged."""
+        folder = os.path.abspath(check_path("folder", folder))
+        path = os.path.join(folder, PLAN)
+        try:
+            header, sections = read_sidecar(path, True)
+        except FileNotFoundError:
+            what = f"{folder} holds no plan of work"
+            raise MissingError(f"{what}: make one by `penstock plan-work`") from None
+        except SidecarError as error:
+            what = str(error).partition(": rebuild it")[0]
+            raise SidecarError(f"{what}: make the plan again") from None
+        if header.get("format") != _FORMAT:
+            raise SidecarError(f"{path} is no plan of work: make the plan again")
+        about, labels = dict(header["about"]), list(header["labels"])
+        return cls(folder, about, dict(header["kept"]), labels, sections)
+
+    def __len__(self) -> int:
+        """Number of tasks."""
+        return len(self.labels)
+
+    def describe(self, task: int) -> str:
+        """Name a task, for messages."""
+        return f"task {task:,} ({self.labels[task]})"
+
+    def find_part(self, task: int) -> str:
+        """The path of a task's part, there or not."""
+        digests = self.sections["digests"].reshape(-1, _DIGEST_BYTES)
+        return os.path.join(self.folder, PARTS, digests[task].tobytes().hex())
+
+    def list_missing(self) -> list[int]:
+        """List the tasks whose parts are not there."""
+        present = {name for name in os.listdir(os.path.join(self.folder, PARTS)) if name[0] != "."}
+        paths = map(self.find_part, range(len(self)))
+        return [task for task, path in enumerate(paths) if os.path.basename(path) not in present]
+
+    def do(self, task: int) -> bool:
+        """Do a task; False if its part is there. Killed at any time, nothing half-written stays.
+
+        ChangedError if the files are not as they were planned, UsageError if this penstock is
+        another than the plan's; what reading and writing raise.
+        """
+        check_whole("task", task, 0, len(self) - 1)
+        path = self.find_part(task)
+        if os.path.exists(path):
+            return False
+        header, sections = self._begin().do(*self.sections["bounds"][task : task + 2].tolist())
+        with storage_errors(path):
+            write_sidecar(path, {"format": "work-part-1", **header}, sections)
+        return True
+
+    def commit(self) -> str:
+        """Put the parts together, and return a line about the result. Killed at any time, either
+        the result is there, or nothing of it.
+
+        MissingError names tasks that are not done.
+        """
+        if missing := self.list_missing():
+            first = ", ".join(map(self.describe, missing[:3])) + ", ..." * (len(missing) > 3)
+            what = f"{self.folder}: {len(missing):,} of {len(self):,} tasks are not done: {first}"
+            raise MissingError(f"{what}: run `penstock work {self.folder}`")
+        return self._begin().commit([self.find_part(task) for task in range(len(self))])
+
+    def _begin(self) -> Work:
+        """The work, if this is the penstock that planned it."""
+        planned, runtime = self.about["made_by"], _name_runtime()
+        if planned != runtime:
+            what = f"{self.folder} was planned by {planned}, and this is {runtime}"
+            raise UsageError(f"{what}: use one environment everywhere, or plan it again")
+        work: Work = _load_kind(self.about["what"])(self)
+        return work
+
+
+def read_part(path: str) -> tuple[dict[str, Any], Sections]:
+    """Read a part; SidecarError if it is damaged."""
+    try:
+        return read_sidecar(path, True)
+    except SidecarError as error:
+        what = str(error).partition(": rebuild it")[0]
+        raise SidecarError(f"{what}: remove it, and run `penstock work` again") from None
+
+
+def _load_kind(what: str) -> Any:
+    module, _, name = _KINDS[what].partition(".")
+    return getattr(importlib.import_module(f".{module}", __package__), name)
+
+
+def _name_runtime() -> str:
+    major, minor, _ = platform.python_version_tuple()
+    return f"penstock {__version__} on Python {major}.{minor}"
+
+
+def _differ(was: dict[str, Any], now: dict[str, Any]) -> str:
+    """Say how two plans differ; "" if they do not."""
+    for name in ("what", "source", "options", "settings", "made_by"):
+        if was.get(name) != now[name]:
+            return f"{name} {was.get(name)!r:.200}, and now it is {now[name]!r:.200}"
+    return ""

@@ -1,0 +1,349 @@
+"""Work that many programs share: the bytes of one process, and what goes wrong has a name."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tarfile
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import limits
+from penstock.convert import tokenize
+from penstock.errors import ChangedError, MissingError, SidecarError, UsageError
+from penstock.tasks import WorkPlan, distribute, make_engine, plan_work
+from penstock.tasks.slurm import find_share, parse_tasks
+from penstock.tasks.tape import pack, unpack
+from tests.command import run
+from tests.convert.tokenizers_made import draw_texts, train, write_lines
+
+LONG_AGO_NS = 10**18 + 1
+
+
+@pytest.fixture(autouse=True)
+def _small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file, or a few texts, a task."""
+    monkeypatch.setattr(limits, "task_bytes", 1)
+    monkeypatch.setattr(limits, "task_text_bytes", 300)
+
+
+def write_shard(folder: Path, number: int, samples: int = 5) -> Path:
+    """A tar of samples with a label each, written long ago."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"s-{number:03}.tar"
+    with tarfile.open(path, "w") as tar:
+        for sample in range(samples):
+            for ending, data in (("bin", bytes([number]) * (20 + sample)), ("cls", b"%d" % sample)):
+                member = tarfile.TarInfo(f"{number:03}-{sample}.{ending}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    for written in (path, folder):
+        os.utime(written, ns=(LONG_AGO_NS, LONG_AGO_NS))
+    return path
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    for number in range(6):
+        write_shard(tmp_path / "data", number)
+    return tmp_path / "data"
+
+
+def index_bytes(data: Path) -> bytes:
+    """The index as one process makes it, which is removed."""
+    saved = penstock.open(data, index="rebuild").sidecar
+    assert saved is not None
+    found = Path(saved).read_bytes()
+    os.unlink(saved)
+    return found
+
+
+def do_all(plan: WorkPlan) -> int:
+    return sum(plan.do(task) for task in plan.list_missing())
+
+
+# -- the same bytes --------------------------------------------------------------------------------
+
+
+def test_command_line(shards: Path, tmp_path: Path) -> None:
+    """Plan, work in shares of an array, commit: each says what comes next."""
+    expected = index_bytes(shards)
+    work = tmp_path / "work"
+    planned = run("plan-work", "index", shards, work)
+    assert "6 tasks, 6 to do" in planned.stdout
+    early = run("commit", work, code=1).stderr
+    assert "6 of 6 tasks are not done: task 0 (s-000.tar), " in early
+    slurm = {"SLURM_ARRAY_TASK_ID": "4", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "2"}
+    assert "SLURM_ARRAY_TASK_ID: 3 of 6 tasks" in run("work", work, **slurm).stdout
+    assert WorkPlan.load(work).list_missing() == [0, 2, 4]
+    run("work", work, "--tasks", "0:2,4")
+    assert "task 2 (s-002.tar)" in run("commit", work, code=1).stderr
+    run("work", work, JOB_COMPLETION_INDEX="2")
+    assert "index of 30 samples in 6 files" in run("commit", work).stdout
+    assert Path(f"{shards}.penstock").read_bytes() == expected
+
+
+def test_more_files_cost_only_their_tasks(shards: Path, tmp_path: Path) -> None:
+    """Planned again, parts of files that are as they were count, wherever the new ones are."""
+    do_all(plan_work("index", shards, tmp_path / "work"))
+    for number in (100, 200):
+        write_shard(shards, number, samples=3)
+    (shards / "s-200.tar").rename(shards / "a-200.tar")  # the first by name
+    os.utime(shards, ns=(LONG_AGO_NS, LONG_AGO_NS))
+    grown = plan_work("index", shards, tmp_path / "work")
+    assert [grown.labels[task] for task in grown.list_missing()] == ["a-200.tar", "s-100.tar"]
+    do_all(grown)
+    expected = index_bytes(shards)
+    grown.commit()
+    assert Path(f"{shards}.penstock").read_bytes() == expected
+
+
+@pytest.mark.parametrize("broken", ["raise", "mask"])
+def test_tokens(tmp_path: Path, broken: Any) -> None:
+    """One pair of .bin and .idx, of any number of tasks, equals one process's."""
+    texts: list[Any] = draw_texts(1, 60)
+    if broken == "mask":
+        texts[7] = None
+        texts[41] = 3
+    tokenizer = train(tmp_path / "tokenizer.json", draw_texts(1, 60))
+    lines = tmp_path / "documents.jsonl"
+    write_lines(lines, texts)
+    os.utime(lines, ns=(LONG_AGO_NS, LONG_AGO_NS))
+    one = tokenize(penstock.open(lines), tmp_path / "one", tokenizer, broken=broken)
+    settings = {"tokenizer": str(tokenizer), "broken": broken}
+    plan = plan_work("tokenize", lines, tmp_path / "work", **settings)
+    assert len(plan) > 5
+    for task in reversed(plan.list_missing()):
+        plan.do(task)
+    assert plan.commit().startswith(f"{one.tokens:,} tokens of 60 documents")
+    for ending in ("bin", "idx"):
+        found = (tmp_path / "work" / f"tokens.{ending}").read_bytes()
+        assert found == (tmp_path / f"one.{ending}").read_bytes()
+    plan.commit()  # of what is committed
+
+
+def test_text_that_cannot_be_encoded(tmp_path: Path) -> None:
+    """The document's own number and place, not those within its task."""
+    texts: list[Any] = draw_texts(1, 60)
+    texts[41] = None
+    tokenizer = train(tmp_path / "tokenizer.json", draw_texts(1, 60))
+    write_lines(tmp_path / "documents.jsonl", texts)
+    with pytest.raises(penstock.errors.FormatError) as alone:
+        tokenize(penstock.open(tmp_path / "documents.jsonl"), tmp_path / "one", tokenizer)
+    plan = plan_work(
+        "tokenize", tmp_path / "documents.jsonl", tmp_path / "work", tokenizer=str(tokenizer)
+    )
+    failed = distribute(plan, ThreadPool)
+    assert list(failed.values()) == [str(alone.value)]
+    assert plan.list_missing() == list(failed)
+
+
+class ThreadPool(ThreadPoolExecutor):
+    """An engine whose workers are threads of this process."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
+
+
+def test_a_task_that_fails_is_named_and_the_rest_goes_on(shards: Path, tmp_path: Path) -> None:
+    """The end says which and exits with 1; the next run does only those."""
+    good = (shards / "s-003.tar").read_bytes()
+    (shards / "s-003.tar").write_bytes(good[:700])
+    os.utime(shards / "s-003.tar", ns=(LONG_AGO_NS, LONG_AGO_NS))
+    run("plan-work", "index", shards, tmp_path / "work")
+    told = run("work", tmp_path / "work", code=1).stderr
+    assert f"task 3 (s-003.tar): {shards}/s-003.tar" in told
+    assert "1 of 6 tasks failed: the same command does only those" in told
+    (shards / "s-003.tar").write_bytes(good)
+    os.utime(shards / "s-003.tar", ns=(LONG_AGO_NS, LONG_AGO_NS))
+    assert f"{shards}/s-003.tar: the file has" in run("work", tmp_path / "work", code=1).stderr
+    assert "6 tasks, 1 to do" in run("plan-work", "index", shards, tmp_path / "work").stdout
+    run("work", tmp_path / "work")
+    run("commit", tmp_path / "work")
+    assert len(penstock.open(shards, index="read")) == 30
+
+
+def test_files_that_changed_since_the_plan(shards: Path, tmp_path: Path) -> None:
+    """A task, and the commit, name the file; nothing stale becomes an index."""
+    plan = plan_work("index", shards, tmp_path / "work")
+    plan.do(0)
+    os.utime(shards / "s-001.tar")
+    with pytest.raises(ChangedError, match=r"s-001\.tar: .* since the work was planned: plan it"):
+        plan.do(1)
+    os.utime(shards / "s-001.tar", ns=(LONG_AGO_NS, LONG_AGO_NS))
+    do_all(plan)
+    os.utime(shards / "s-000.tar")
+    with pytest.raises(ChangedError, match=r"s-000\.tar was written to after it was indexed"):
+        plan.commit()
+    assert not Path(f"{shards}.penstock").exists()
+
+
+def test_damaged_part(shards: Path, tmp_path: Path) -> None:
+    """A part that is not what was written is named, and done again once it is removed."""
+    plan = plan_work("index", shards, tmp_path / "work")
+    do_all(plan)
+    part = Path(plan.find_part(2))
+    data = bytearray(part.read_bytes())
+    data[-3] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(SidecarError, match=f"{part}: .*remove it, and run `penstock work` again"):
+        plan.commit()
+    part.unlink()
+    assert plan.list_missing() == [2]
+
+
+def test_another_plan_in_the_folder(shards: Path, tmp_path: Path) -> None:
+    plan_work("index", shards, tmp_path / "work")
+    with pytest.raises(
+        UsageError, match=r"holds a plan with options \{\}, and now it is .*missing"
+    ):
+        plan_work("index", shards, tmp_path / "work", open_options={"missing": "empty"})
+    with pytest.raises(MissingError, match="holds no plan of work"):
+        WorkPlan.load(tmp_path)
+
+
+def test_another_penstock(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of another version names both."""
+    plan = plan_work("index", shards, tmp_path / "work")
+    monkeypatch.setattr("penstock.tasks.work_plan.__version__", "9.9.9")
+    wanted = rf"planned by penstock {penstock.__version__} on .*, and this is penstock 9\.9\.9 on"
+    with pytest.raises(UsageError, match=wanted):
+        plan.do(0)
+
+
+class Act:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("/nowhere/at/all",)
+
+
+@pytest.mark.parametrize("value", [Act(), [print], {"a": pickle.Unpickler}])
+def test_parts_hold_tables_and_nothing_that_acts(value: Any) -> None:
+    """Whoever may write to the folder cannot have a worker call anything."""
+    with pytest.raises(UsageError, match="x: plan the work anew|cannot be read"):
+        unpack(pack(value), "x")
+
+
+def test_parts_hold_what_formats_make() -> None:
+    tables = [np.arange(3), penstock.Index, {"a": (1, "b", None)}]
+    assert [*unpack(pack(tables[0]), "x")] == [0, 1, 2]
+    assert unpack(pack(tables[2]), "x") == tables[2]
+
+
+def test_engine_whose_workers_die(shards: Path, tmp_path: Path) -> None:
+    """A pool that breaks is made anew; where nothing gets done any more, the task is named."""
+    plan = plan_work("index", shards, tmp_path / "work")
+    made: list[Executor] = []
+
+    def start() -> Executor:
+        pool = make_engine("local", 2)()
+        made.append(pool)
+        if len(made) == 1:  # its workers die at once
+            pool.submit(os.kill, 0, 0).result()
+            for process in pool._processes.values():  # type: ignore[attr-defined]
+                os.kill(process.pid, signal.SIGKILL)
+        return pool
+
+    assert distribute(plan, start) == {}
+    assert not plan.list_missing()
+    assert len(made) == 2
+
+
+def test_killed_at_work(shards: Path, tmp_path: Path) -> None:
+    """A worker that is killed while it writes leaves no part, and the next one does the task."""
+    expected = index_bytes(shards)
+    plan = plan_work("index", shards, tmp_path / "work")
+    program = (
+        "import os, signal, sys, penstock.index.sidecar as sidecar\n"
+        "from penstock.tasks import WorkPlan\n"
+        "os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "WorkPlan.load(sys.argv[1]).do(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, tmp_path / "work"], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert 0 in plan.list_missing()
+    do_all(plan)
+    plan.commit()
+    assert Path(f"{shards}.penstock").read_bytes() == expected
+
+
+# -- shares ----------------------------------------------------------------------------------------
+
+
+def test_shares_of_arrays() -> None:
+    """The elements of an array have all tasks between them, each once."""
+    for count, elements, least in [(10, 3, 0), (3, 5, 7), (0, 2, 1)]:
+        shares = []
+        for element in range(least, least + elements):
+            numbers = {"ID": element, "MIN": least, "COUNT": elements}
+            environ = {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in numbers.items()}
+            found = find_share(count, environ)
+            assert found is not None
+            shares += found[1]
+        assert sorted(shares) == list(range(count))
+    assert find_share(5, {"JOB_COMPLETION_INDEX": "3"}) == ("JOB_COMPLETION_INDEX", [3])
+    kubernetes = {"JOB_COMPLETION_INDEX": "1", "PENSTOCK_COMPLETIONS": "2"}
+    assert find_share(5, kubernetes) == ("JOB_COMPLETION_INDEX", [1, 3])
+    assert find_share(5, {}) is None
+
+
+@pytest.mark.parametrize("text", ["", "x", "3:3", "7:5", "10", "0:11", "-1", "1,,2"])
+def test_tasks_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="--tasks"):
+        parse_tasks(text, 10)
+
+
+SBATCH = """#!/bin/bash
+# What sbatch does, here and at once: the elements of the array, one after the other.
+script=$(mktemp)
+cat > $script
+last=$(grep -o 'array=0-[0-9]*' $script | cut -d- -f2)
+for element in $(seq 0 $last); do
+  env SLURM_ARRAY_TASK_ID=$element bash $script >> $0.log 2>&1
+done
+echo "Submitted batch job 1"
+"""
+
+
+def test_slurm(shards: Path, tmp_path: Path) -> None:
+    """The script does what is missing, several tasks an element if the cluster's arrays are small;
+    a second one does what is left."""
+    expected = index_bytes(shards)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, text in (("sbatch", SBATCH), ("scontrol", "#!/bin/sh\necho 'MaxArraySize = 3'\n")):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    penstock_command = Path(sys.executable).parent / "penstock"
+    run("plan-work", "index", shards, tmp_path / "work")
+    run("work", tmp_path / "work", "--tasks", "1")
+    script = run(
+        *("work", tmp_path / "work", "--on", "slurm", "--dry-run", "--sbatch=--time=5"), PATH=path
+    ).stdout
+    assert "#SBATCH --array=0-1\n" in script
+    assert "#SBATCH --time=5\n" in script
+    assert "SHARES=(0,2:4 4:6)\n" in script
+    done = subprocess.run(
+        [penstock_command, "work", tmp_path / "work", "--on", "slurm"],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Submitted batch job 1" in done.stdout
+    assert WorkPlan.load(tmp_path / "work").list_missing() == []
+    run("commit", tmp_path / "work")
+    assert Path(f"{shards}.penstock").read_bytes() == expected
+    assert "all is done" in run("work", tmp_path / "work", "--on", "slurm", PATH=path).stdout
