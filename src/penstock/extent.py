@@ -206,6 +206,12 @@ def slice_files(files: Files, first: int, last: int) -> Files:
     return Files(files.root, names, ends, files.size[first:last], files.mtime_ns[first:last])
 
 
+def take_files(files: Files, rows: Int) -> Files:
+    """Return the table of some of the files, each as often as it is named, without mirrors."""
+    names = [files.name(row) for row in rows.tolist()]
+    return Files.of(files.root, names, files.size[rows], files.mtime_ns[rows])
+
+
 def joined(first: Files, second: Files) -> Files:
     """Join two tables of files below the same root."""
     assert first.root == second.root

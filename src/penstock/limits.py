@@ -32,6 +32,8 @@ weights_state_samples_max = 8192
 """Weights of up to so many samples that are handed in between epochs are in a state themselves."""
 lengths_samples_inline_max = 4 * MIB
 """Lengths of more samples, which the index knows, are put into a nameless file, and mapped."""
+parsed_piece_bytes = 1 << 30
+"""Lines of a larger file are found piece by piece, by several threads or tasks."""
 task_bytes = 1 << 30
 """Files that one task of shared work parses, where they are as large; a larger file is one task."""
 tasks_usual = 512

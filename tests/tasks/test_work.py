@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,21 @@ def test_more_files_cost_only_their_tasks(shards: Path, tmp_path: Path) -> None:
     expected = index_bytes(shards)
     grown.commit()
     assert Path(f"{shards}.penstock").read_bytes() == expected
+
+
+def test_pieces_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One large file of lines is many tasks."""
+    monkeypatch.setattr(limits, "parsed_piece_bytes", 100)
+    lines = tmp_path / "documents.jsonl"
+    write_lines(lines, draw_texts(1, 60))
+    os.utime(lines, ns=(LONG_AGO_NS, LONG_AGO_NS))
+    expected = index_bytes(lines)
+    plan = plan_work("index", lines, tmp_path / "work")
+    assert len(plan) == -(-lines.stat().st_size // 100)
+    assert plan.describe(3) == "task 3 (documents.jsonl, piece 3)"
+    do_all(plan)
+    plan.commit()
+    assert Path(f"{lines}.penstock").read_bytes() == expected
 
 
 @pytest.mark.parametrize("broken", ["raise", "mask"])
@@ -249,10 +264,8 @@ def test_engine_whose_workers_die(shards: Path, tmp_path: Path) -> None:
     def start() -> Executor:
         pool = make_engine("local", 2)()
         made.append(pool)
-        if len(made) == 1:  # its workers die at once
-            pool.submit(os.kill, 0, 0).result()
-            for process in pool._processes.values():  # type: ignore[attr-defined]
-                os.kill(process.pid, signal.SIGKILL)
+        if len(made) == 1:  # a worker dies
+            assert isinstance(pool.submit(os._exit, 1).exception(), BrokenExecutor)
         return pool
 
     assert distribute(plan, start) == {}

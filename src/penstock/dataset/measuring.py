@@ -346,16 +346,20 @@ _reader: list[_ChunkReader] = []  # of a process that measures
 
 
 def _open_reader(dataset: Dataset, measure: Measure) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     _reader.append(_ChunkReader(dataset, measure))
 
 
-def _end_with_parent() -> None:
-    """End this process with its parent: a killed one does not end its pool's processes."""
+def end_with_parent() -> None:
+    """End this process when its parent ends: a killed one does not end its pool's processes."""
     parent = parent_process()
     assert parent is not None
-    parent.join()
-    os._exit(1)
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _measure_chunk(start: int, stop: int) -> Int:

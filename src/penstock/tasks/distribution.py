@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import limits
 from ..arguments import check_choice, check_whole
+from ..dataset.measuring import end_with_parent
 from ..errors import PenstockError, StorageError, UsageError, WorkerError, missing_library
 from .work_plan import WorkPlan
 
@@ -57,8 +58,8 @@ def distribute(
             try:
                 while waiting or running:
                     while waiting and len(running) < limits.tasks_waiting:
-                        task = waiting[-1]
-                        running[pool.submit(do_task, plan.folder, task)] = waiting.pop()
+                        future = pool.submit(do_task, plan.folder, waiting[-1])
+                        running[future] = waiting.pop()
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         fault = _find_fault(future)
                         task = running.pop(future)
@@ -132,7 +133,7 @@ def _start_local(workers: int | None) -> Executor:
     from concurrent.futures import ProcessPoolExecutor
 
     count = workers or len(os.sched_getaffinity(0))
-    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
+    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), end_with_parent)
 
 
 def _start_dask(workers: int | None) -> Executor:

@@ -139,11 +139,22 @@ def _group(files: Files, rarity: int) -> tuple[Int, int]:
 
 def _describe(files: Files, first: int, stop: int) -> bytes:
     """Describe files of a group as they are: names, sizes and times."""
-    rows = range(first, stop)
-    names = "\0".join(files.name(row) for row in rows).encode("utf-8", "surrogateescape")
-    return names + files.size[first:stop].tobytes() + files.mtime_ns[first:stop].tobytes()
+    pieces = _find_piece(files, first)
+    names = "\0".join(files.name(row) for row in range(first, stop))
+    about = f"{pieces}\0{names}".encode("utf-8", "surrogateescape")
+    return about + files.size[first:stop].tobytes() + files.mtime_ns[first:stop].tobytes()
+
+
+def _find_piece(files: Files, row: int) -> int:
+    """The number of a piece within its file: large files are listed once for each piece."""
+    name, before = files.name(row), row
+    while before and files.name(before - 1) == name:
+        before -= 1
+    return row - before
 
 
 def _label(files: Files, first: int, stop: int) -> str:
     last = f" to {os.path.basename(files.name(stop - 1))}" if stop - first > 1 else ""
+    if piece := _find_piece(files, first):
+        last = f", piece {piece}{last}"
     return f"{files.name(first)}{last}".encode("utf-8", "backslashreplace").decode()

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ..engine.store import Listing, Parse, Progress, Store
 from ..errors import UsageError
-from ..extent import Files
+from ..extent import Files, take_files
 
 T = TypeVar("T")
 
@@ -99,17 +99,10 @@ class Tape(Store):
         self._shared = True
 
         def parse_some(numbers: Sequence[int]) -> list[T]:
-            some = take_files(files, numbers)
+            some = take_files(files, np.asarray(numbers, np.int64))
             return self.store.parse(some, lambda n, file: parse(numbers[n], file), progress)
 
         return self._share(files, parse_some)
-
-
-def take_files(files: Files, numbers: Sequence[int]) -> Files:
-    """Return the table of some of the files, by number."""
-    rows = np.asarray(numbers, np.int64)
-    names = [files.name(row) for row in rows.tolist()]
-    return Files.of(files.root, names, files.size[rows], files.mtime_ns[rows])
 
 
 class _Reader(pickle.Unpickler):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock
+from penstock import limits
 from penstock.dataset import Ragged
 from penstock.index.formats.jsonl import sniff
 
@@ -65,6 +68,41 @@ def test_lines(contents: list[bytes], mark: bool, tmp_path_factory: pytest.TempP
     with penstock.Loader(dataset, 4, rank=0, world_size=1) as loader:
         read = {int(n): bytes(row) for b in loader for n, row in zip(b.ids, b["data"], strict=True)}
     assert [read[number] for number in range(len(dataset))] == wanted
+
+
+PIECED = st.lists(
+    st.sampled_from([b"{}", b'{"a": 12345678}', b"\n", b"\r\n", b" ", b"\xef\xbb\xbf", b"[]"]),
+    max_size=40,
+).map(b"".join)
+
+
+@example(content=b'{}\n\xef\xbb\xbf{"a": 1}\n{}', piece=3)
+@given(content=PIECED, piece=st.integers(1, 40))
+def test_pieces(content: bytes, piece: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A large file whose lines are found piece by piece has the index of one read at once,
+    wherever the pieces begin."""
+    path = tmp_path_factory.mktemp("jsonl") / "x.jsonl"
+    path.write_bytes(content)
+    found: list[Any] = []
+    for size in (1 << 30, piece):
+        with pytest.MonkeyPatch.context() as changed:
+            changed.setattr(limits, "parsed_piece_bytes", size)
+            try:
+                index = penstock.open(path, format="jsonl", index="memory").index
+                places = index.extents(np.arange(len(index)))
+                found.append((index.fingerprint, places.offset.tolist(), places.length.tolist()))
+            except FormatError as error:
+                found.append(re.sub(r"line \d+:|the last line:", "line:", str(error)))
+    assert found[0] == found[1]
+
+
+def test_a_compressed_file_is_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines are found by whoever has its beginning."""
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(b"".join(b'{"a": %d}\n' % i for i in range(3000))))
+    expected = penstock.open(path, index="memory").fingerprint
+    monkeypatch.setattr(limits, "parsed_piece_bytes", 1000)
+    assert penstock.open(path, index="memory").fingerprint == expected
 
 
 def test_sniff() -> None:

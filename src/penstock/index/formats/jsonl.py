@@ -51,6 +51,8 @@ _LOOKED_AT = 1000
 _LOOKED_AT_BYTES = 4 << 20
 """Most bytes of these lines, but for the first."""
 _FIRST_LINE_BYTES_MAX = 64 << 20
+_FOUND_IN_BYTES = 1 << 20
+"""Bytes that are read at a time to find where a line begins."""
 
 
 class FileLines(NamedTuple):
@@ -87,7 +89,7 @@ def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
     files, sources = scan.list_files(extensions)
     if scan.place.kind == "folder" and not extensions:
         _refuse_others(files)
-    walked = scan.parse(files, lambda _, source: _walk_file(source))
+    walked = scan.parse_pieces(files, lambda _, source: _walk_file(source), _walk_piece, _join)
     field = Field("data", np.dtype(np.uint8), None)
     chunks = [lines for lines in walked if isinstance(lines, jsonl_frames.FileChunks)]
     lines = [lines for lines in walked if isinstance(lines, FileLines)]
@@ -128,20 +130,78 @@ def _walk_file(source: StoreFile) -> FileLines | jsonl_frames.FileChunks:
         _check_head(source, chunks.head)
         _refuse_list(source, chunks.head, int(chunks.counts.sum()))
         if len(chunks.offset):
-            _check_end(source, int(chunks.offset[-1]), int(chunks.counts.sum()), chunks.tail)
+            name = f"line {int(chunks.counts.sum()):,}"
+            _check_end(source, int(chunks.offset[-1]), name, chunks.tail)
         return chunks
     detection.refuse_compressed(source, "JSONL file")
     head = source.read(0, 64)
     _check_head(source, head)
     columns = source.walk("jsonl")
-    _refuse_list(source, head, len(columns["offset"]))
-    sums = crc32c(columns["offset"]), crc32c(columns["length"])
-    lines = FileLines(columns["offset"], columns["length"], sums)
+    lines = _sum_up(columns["offset"], columns["length"])
+    _refuse_list(source, head, len(lines.offset))
+    _check_last(source, lines, f"line {len(lines.offset):,}")
+    return lines
+
+
+def _walk_piece(
+    source: StoreFile, start: int, stop: int
+) -> FileLines | jsonl_frames.FileChunks | None:
+    """Find the lines that begin within [start, stop) of a file."""
+    head = source.read(0, 64)
+    if jsonl_frames.is_compressed(head):
+        return None if start else _walk_file(source)
+    if not start:
+        detection.refuse_compressed(source, "JSONL file")
+        _check_head(source, head)
+    first, end = _find_line(source, start), _find_line(source, stop)
+    piece = StoreFile(
+        source.path, end - first, lambda at, length: source.read(first + at, length), -1
+    )
+    columns = piece.walk("jsonl")
+    lines = _sum_up(columns["offset"] + first, columns["length"])
+    if not start and end == source.size:
+        _refuse_list(source, head, len(lines.offset))
+    _check_last(source, lines, "the last line")
+    return lines
+
+
+def _find_line(source: StoreFile, place: int) -> int:
+    """Find where the first line begins that does so at or after a place, or the file ends. A line
+    that begins with a byte order mark is no beginning, as the mark would be taken for one of the
+    file."""
+    at = place - 1
+    while 0 <= at < source.size:
+        block = source.read(at, _FOUND_IN_BYTES)
+        newline = block.find(b"\n")
+        at += newline + 1 if newline >= 0 else len(block)
+        if newline >= 0 and source.read(at, 3) != _BYTE_ORDER_MARK:
+            return at
+        if not block:
+            break
+    return min(max(0, at), source.size)
+
+
+def _join(
+    pieces: list[FileLines | jsonl_frames.FileChunks],
+) -> FileLines | jsonl_frames.FileChunks:
+    """Join the lines of a file's pieces."""
+    lines = [piece for piece in pieces if isinstance(piece, FileLines)]
+    if len(lines) < len(pieces):
+        return pieces[0]
+    offset, length = (np.concatenate(columns) for columns in list(zip(*lines, strict=True))[:2])
+    return _sum_up(offset, length)
+
+
+def _sum_up(offset: Int, length: Int) -> FileLines:
+    return FileLines(offset, length, (crc32c(offset), crc32c(length)))
+
+
+def _check_last(source: StoreFile, lines: FileLines, name: str) -> None:
+    """Check that the file was not cut within its last line, if these lines have it."""
     if len(lines.offset):
         offset, length = int(lines.offset[-1]), int(lines.length[-1])
         if offset + length == source.size and length <= _TAIL_BYTES_MAX:
-            _check_end(source, offset, len(lines.offset), source.read(offset, length))
-    return lines
+            _check_end(source, offset, name, source.read(offset, length))
 
 
 def _check_head(source: StoreFile, head: bytes) -> None:
@@ -159,7 +219,7 @@ def _refuse_list(source: StoreFile, head: bytes, lines: int) -> None:
         raise source.flaw(0, "one list in one line: write its objects as lines, by `jq -c '.[]'`")
 
 
-def _check_end(source: StoreFile, offset: int, number: int, tail: bytes) -> None:
+def _check_end(source: StoreFile, offset: int, name: str, tail: bytes) -> None:
     """Check that the file was not cut within its last line, if that has no end (FormatError)."""
     if not tail or len(tail) > _TAIL_BYTES_MAX:
         return
@@ -168,7 +228,7 @@ def _check_end(source: StoreFile, offset: int, number: int, tail: bytes) -> None
     except RecursionError:
         return
     except ValueError as error:
-        raise source.flaw(offset, f"line {number:,}: the file was cut ({error})") from None
+        raise source.flaw(offset, f"{name}: the file was cut ({error})") from None
 
 
 # -- fields ----------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from ... import limits
 from ...engine.store import Listing, Progress, Store, StoreFile
 from ...errors import FormatError, MissingError, UsageError
-from ...extent import FileIds, Files, Int, Names, joined, unseen
+from ...extent import FileIds, Files, Int, Names, joined, take_files, unseen
 from ..attributes import Attribute
 from ..fields import Field
 from ..layout import Pieces, RowTable
@@ -34,6 +35,39 @@ class Scan(NamedTuple):
     def parse(self, files: Files, function: Callable[[int, StoreFile], T]) -> list[T]:
         """Apply a function to each file, several at a time: its number, and the file."""
         return self.store.parse(files, function, self.progress)
+
+    def parse_pieces(
+        self,
+        files: Files,
+        function: Callable[[int, StoreFile], T],
+        piece: Callable[[StoreFile, int, int], T | None],
+        join: Callable[[list[T]], T],
+    ) -> list[T]:
+        """Apply a function to each file, and to a large one piece by piece, as if each was a file.
+
+        piece:  parses what begins within [start, stop) of a file; None for nothing.
+        join:   makes of a file's pieces what the function makes of the file.
+        """
+        counts = np.maximum(1, -(-files.size // limits.parsed_piece_bytes))
+        if (counts == 1).all():
+            return self.parse(files, function)
+        rows = np.repeat(np.arange(len(files)), counts)
+        numbers = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+        def parse(unit: int, source: StoreFile) -> T | None:
+            file, start = int(rows[unit]), int(numbers[unit]) * limits.parsed_piece_bytes
+            if counts[file] == 1:
+                return function(file, source)
+            return piece(source, start, min(start + limits.parsed_piece_bytes, source.size))
+
+        found = self.parse(take_files(files, rows), parse)
+        results: list[T] = []
+        first = 0
+        for count in counts.tolist():
+            parts = [part for part in found[first : first + count] if part is not None]
+            results.append(join(parts) if count > 1 else parts[0])
+            first += count
+        return results
 
     def list_files(self, extensions: Sequence[str] = ()) -> tuple[Files, Files]:
         """List the files, and the sources that must stay unchanged: also folders that may get new
