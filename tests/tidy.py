@@ -92,7 +92,7 @@ BUDGETS = {
     "doctor": 1_581,
     "engine": 5_817,
     "images": 2_055,
-    "index": 15_138,
+    "index": 15_401,
     "loader": 6_788,
     "order": 2_640,
     "penstock_bench": 13_064,

@@ -142,7 +142,7 @@ def decode_windows(
         compressed = chunks[number]
         owner = (layout.chunks,) if kept is None else None
         decoded = codecs.decode_chunk(codec.name, codec.options, compressed, owner)
-        shape = (compressed.samples, *layout.chunk[1:])
+        shape = (compressed.samples, *layout.find_shape(compressed.number))
         if not isinstance(decoded, np.ndarray) or decoded.shape != shape:
             raise ValueError(f"a chunk is not {shape} of {field.dtype} after decoding")
         gather(compressed.number, decoded, pair[order[edges[number] : edges[number + 1]]])

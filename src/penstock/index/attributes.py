@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..errors import SidecarError, UsageError
 from ..extent import Int
 from .json_fields import Column
-from .windows import WindowGrid
+from .windows import FileGrids, WindowGrid
 
 AttributeKind = Literal["numbers", "text", "json"]
 _KINDS = ("numbers", "text", "json")
@@ -151,7 +151,7 @@ class Attribute:
 class WindowMask(Attribute):
     """Mask of the elements of windows along one axis that lie in the array, by their numbers.
 
-    grid:    of this axis alone.
+    grid:    of this axis alone, or of the files and this axis.
     values:  none, of the shape of one row.
     """
 
@@ -159,24 +159,24 @@ class WindowMask(Attribute):
 
     @classmethod
     def make(cls, name: str, grid: WindowGrid) -> WindowMask:
-        return cls(name, "numbers", np.empty((0, *grid.size), bool), grid=grid)
+        return cls(name, "numbers", np.empty((0, grid.size[-1]), bool), grid=grid)
 
     @property
     def count(self) -> int:
         return self.grid.count
 
     def take(self, samples: Int) -> npt.NDArray[np.bool_]:
-        places = self.grid.find_origins(samples) + np.arange(self.grid.size[0])
-        return (places >= 0) & (places < self.grid.shape[0])
+        places = self.grid.find_origins(samples)[:, -1:] + np.arange(self.grid.size[-1])
+        return (places >= 0) & (places < self.grid.find_shapes(samples)[..., -1:])
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "window": self.grid.described()}
 
     def sections(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
-        return {}
+        return self.grid.sections(prefix)
 
     def find_flaw(self, count: int) -> str | None:
-        has_axis = len(self.grid.shape) == 1 and self.count == count
+        has_axis = len(self.grid.shape) == 1 + (self.grid.files is not None) and self.count == count
         return self.grid.find_flaw() if has_axis else f"{self.name!r} is not of {count:,} windows"
 
 
@@ -185,7 +185,8 @@ def rebuild_attribute(
 ) -> Attribute:
     """Rebuild a saved attribute; builtin errors if it does not fit."""
     if "window" in described:
-        return WindowMask.make(str(described["name"]), WindowGrid.rebuild(described["window"]))
+        grid = WindowGrid.rebuild(described["window"], FileGrids.rebuild(prefix, sections))
+        return WindowMask.make(str(described["name"]), grid)
     dtype, kind = np.dtype(str(described["dtype"])), described["kind"]
     shape = tuple(int(n) for n in described["shape"])
     ends = sections.get(f"{prefix}.ends")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +25,7 @@ import numpy.typing as npt
 from .. import limits
 from ..extent import Extents, FileIds, Files, Int
 from .windows import Boxes as Boxes
-from .windows import Columns, Description, WindowGrid, count_strides
+from .windows import Columns, Description, FileGrids, WindowGrid, count_strides, take_column
 
 
 @functools.lru_cache(maxsize=8)
@@ -332,23 +331,48 @@ class Windows(Chunked):
     """Windows of an array in chunks, each of which is decoded by itself.
 
     first:   int64, number of the first row of each row of chunks; the last is the number of rows.
-    chunks:  RowTable of the chunks, in C order of the array.
+    chunks:  RowTable of the chunks, in C order of the array, or of one array after the other.
     grid:    of the windows.
-    chunk:   shape of a chunk; its first axis is the most that a row of chunks has.
+    chunk:   shape of a chunk; its first axis is the most that a row of chunks has. Where each file
+             has an array of its own, the most of all, and `in_files` has them: int64 (files, axes).
+    cells:   chunks along each axis, in each of the files.
+    base:    number of the first chunk of each file, and the end.
     """
 
     grid: WindowGrid
     chunk: tuple[int, ...]
+    in_files: Int | None = None
+    cells: Int = field(init=False)
+    base: Int = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.grid.files is not None and self.in_files is not None:
+            cells = -(-self.grid.files.shape // np.maximum(self.in_files, 1))
+            cells[:, 0] = 1
+        else:
+            cells = -(-np.array(self.grid.shape) // np.maximum(self.chunk, 1))
+            cells[0] = len(self.first) - 1
+        object.__setattr__(self, "cells", cells)
+        counts = cells.reshape(-1, len(self.grid.shape)).prod(axis=1)
+        object.__setattr__(self, "base", np.append(0, np.cumsum(counts)))
 
     @property
     def count(self) -> int:
         return self.grid.count
 
-    @property
-    def cells(self) -> tuple[int, ...]:
-        """Chunks along each axis."""
-        behind = zip(self.grid.shape[1:], self.chunk[1:], strict=True)
-        return (len(self.first) - 1, *(-(-size // step) for size, step in behind))
+    def _take_cells(self, files: Int) -> tuple[Int, Int, Any]:
+        """Take the shape of a chunk, the chunks along each axis, and the number of the first one,
+        in the files of windows, or in all."""
+        if self.in_files is None:
+            return np.array(self.chunk), self.cells, 0
+        return self.in_files[files], self.cells[files], self.base[files]
+
+    def find_shape(self, chunk: int) -> tuple[int, ...]:
+        """Return the shape of a chunk, without its first axis."""
+        if self.in_files is None:
+            return self.chunk[1:]
+        file = np.searchsorted(self.base, chunk, side="right") - 1
+        return tuple(self.in_files[file, 1:].tolist())
 
     @property
     def mean_bytes(self) -> float:
@@ -379,7 +403,9 @@ class Windows(Chunked):
         return windows
 
     def count_rows(self, chunks: Int) -> Int:
-        rows: Int = np.diff(self.first).take(chunks // math.prod(self.cells[1:]))
+        if self.in_files is not None:
+            return np.ones(len(chunks), np.int64)
+        rows: Int = np.diff(self.first).take(chunks // math.prod(self.cells[1:].tolist()))
         return rows
 
     def find_chunks(self, samples: Int) -> tuple[Int, Int]:
@@ -390,62 +416,88 @@ class Windows(Chunked):
     def find_pairs(self, samples: Int) -> tuple[Int, Int]:
         """Find the chunks that windows meet: the place of each window in `samples`, and a chunk;
         in this order."""
-        origins = self.grid.find_origins(samples)
-        cells = self.cells
+        origins, shapes = self.grid.find_origins(samples), self.grid.find_shapes(samples)
+        sizes, cells, base = self._take_cells(origins[:, 0])
+        chunk = np.zeros((len(samples), 1), np.int64) + np.reshape(base, (-1, 1))
         steps = count_strides(cells)
-        chunk = np.zeros((len(samples), 1), np.int64)
         is_met = np.ones((len(samples), 1), bool)
         for axis, size in enumerate(self.grid.size):
+            if axis == 0 and self.in_files is not None:
+                continue
             low, high = origins[:, axis], origins[:, axis] + (size - 1)
             if self.grid.fill:  # one beyond the array meets the chunk that is nearest
-                low, high = (np.clip(end, 0, self.grid.shape[axis] - 1) for end in (low, high))
+                low, high = (np.clip(end, 0, shapes[..., axis] - 1) for end in (low, high))
             if axis == 0:
                 low = np.searchsorted(self.first, low, side="right") - 1
                 high = np.searchsorted(self.first, high, side="right") - 1
             else:
-                low, high = low // self.chunk[axis], high // self.chunk[axis]
+                low, high = low // sizes[..., axis], high // sizes[..., axis]
             along = np.arange(int((high - low).max(initial=0)) + 1)
             at = np.add.outer(low, along)
             inside = at <= high[:, None]
             shape = len(samples), chunk.shape[1] * len(along)
-            chunk = (chunk[:, :, None] + (at * steps[axis])[:, None, :]).reshape(shape)
+            at = at * steps[..., axis, None]
+            chunk = (chunk[:, :, None] + at[:, None, :]).reshape(shape)
             is_met = (is_met[:, :, None] & inside[:, None, :]).reshape(shape)
         return np.nonzero(is_met)[0], chunk[is_met]
 
-    def find_place(self, chunk: int) -> tuple[int, ...]:
-        """Return the index in the array at which a chunk starts."""
-        place, rest = [], int(chunk)
-        for size, step in zip(self.grid.shape[:0:-1], self.chunk[:0:-1], strict=True):
-            rest, cell = divmod(rest, -(-size // step))
-            place.append(cell * step)
-        return (int(self.first[rest]), *reversed(place))
+    def find_box(self, chunk: int) -> tuple[list[int], list[int]]:
+        """Return the index in the array at which a chunk starts, and that behind its end."""
+        shape, step, row, rest = list(self.grid.shape), list(self.chunk), 0, int(chunk)
+        if self.grid.files is not None and self.in_files is not None:
+            row = int(np.searchsorted(self.base, chunk, side="right")) - 1
+            shape, step = self.grid.files.shape[row].tolist(), self.in_files[row].tolist()
+            rest -= int(self.base[row])
+        start, end = [], []
+        for size, width in zip(shape[:0:-1], step[:0:-1], strict=True):
+            rest, cell = divmod(rest, -(-size // width))
+            start.append(cell * width)
+            end.append(min(start[-1] + width, size))
+        rows = self.first[row + rest : row + rest + 2].tolist()
+        return [rows[0], *reversed(start)], [rows[1], *reversed(end)]
 
     def described(self) -> Description:
         mine = {"windows": self.grid.described(), "chunk": self.chunk}
         return {"record_bytes": None, "chunks": self.chunks.described(), **mine}
+
+    def sections(self, prefix: str, files: Files) -> Columns:
+        columns = Chunked.sections(self, prefix, files) | self.grid.sections(prefix)
+        if self.in_files is not None:
+            columns[f"{prefix}.in_files"] = self.in_files.reshape(-1)
+        return columns
 
     def flaw(self, files: Files) -> str | None:
         if flaw := self.grid.find_flaw():
             return flaw
         if len(self.chunk) != len(self.grid.shape) or min(self.chunk) < 1:
             return "chunks have another number of axes than windows"
+        if (self.grid.files is None) != (self.in_files is None):
+            return "chunks of files have no shapes"
+        if self.in_files is not None and (self.in_files < 1).any():
+            return "chunks of files have no size"
         rows = np.diff(self.first)
         if len(rows) < 1 or self.first[0] != 0 or self.first[-1] != self.grid.shape[0]:
             return "the rows of chunks do not make up the array"
         if (rows <= 0).any() or (rows > self.chunk[0]).any():
             return "the rows of chunks are not in order"
-        if not isinstance(self.chunks, RowTable) or self.chunks.count != math.prod(self.cells):
+        cells = self.cells.reshape(-1, len(self.chunk)).astype(float).prod(axis=1).sum()
+        if not isinstance(self.chunks, RowTable) or self.chunks.count != cells:
             return "the chunks do not make up the array"
         return self.chunks.flaw(files)
 
     def measure_pieces(self, samples: Int, chunks: Int) -> Int:
         """Count the elements that windows have of chunks that they meet."""
         low, elements = self.grid.find_origins(samples), np.ones(len(samples), np.int64)
-        cells = np.unravel_index(chunks, self.cells)
-        for axis, (cell, size) in enumerate(zip(cells, self.grid.size, strict=True)):
+        shapes, (sizes, cells, base) = self.grid.find_shapes(samples), self._take_cells(low[:, 0])
+        place = chunks - base
+        steps = count_strides(cells)
+        for axis, size in enumerate(self.grid.size):
+            cell = place // steps[..., axis] % cells[..., axis]
             if axis:
-                start, end = cell * self.chunk[axis], (cell + 1) * self.chunk[axis]
-                end = np.minimum(end, self.grid.shape[axis])
+                start = cell * sizes[..., axis]
+                end = np.minimum(start + sizes[..., axis], shapes[..., axis])
+            elif self.in_files is not None:
+                continue
             else:
                 start, end = self.first.take(cell), self.first.take(cell + 1)
             high = np.minimum(low[:, axis] + size, end)
@@ -464,10 +516,7 @@ class Windows(Chunked):
 
     def overlap(self, place: int, origins: Int) -> Iterator[tuple[Any, Any]]:
         """Yield what windows have of a chunk: the place in the window, and the one in the chunk."""
-        start = self.find_place(place)
-        row = int(np.searchsorted(self.first, start[0]))
-        ends = map(min, map(operator.add, start[1:], self.chunk[1:]), self.grid.shape[1:])
-        box = list(zip(self.grid.size, start, (int(self.first[row + 1]), *ends), strict=True))
+        box = list(zip(self.grid.size, *self.find_box(place), strict=True))
         for origin in origins.tolist():
             into, taken = [], []
             for low, (size, begin, end) in zip(origin, box, strict=True):
@@ -507,20 +556,23 @@ def rebuild_layout(
     """
     get = functools.partial(take_column, sections)
     if isinstance(same, Windows):
+        grid = WindowGrid.rebuild(described["windows"], same.grid.files)
         chunk = tuple(map(int, described["chunk"]))
-        return Windows(same.first, same.chunks, WindowGrid.rebuild(described["windows"]), chunk)
+        return Windows(same.first, same.chunks, grid, chunk, same.in_files)
+    own = FileGrids.rebuild(prefix, sections)
     if described.get("chunks") is not None:
         chunks = rebuild_layout(described["chunks"], prefix, sections, files)
         assert isinstance(chunks, RowTable | Pieces)
         first = get(f"{prefix}.chunks.first", np.int64)
         if (windows := described.get("windows")) is None:
             return Chunked(first, chunks)
-        return Windows(
-            first, chunks, WindowGrid.rebuild(windows), tuple(map(int, described["chunk"]))
-        )
+        chunk, in_files = tuple(map(int, described["chunk"])), None
+        if own is not None:
+            in_files = get(f"{prefix}.in_files", np.int64).reshape(own.shape.shape)
+        return Windows(first, chunks, WindowGrid.rebuild(windows, own), chunk, in_files)
     if (boxes := described.get("boxes")) is not None:
         first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
-        return Boxes(WindowGrid.rebuild(boxes), first, base, int(described["itemsize"]))
+        return Boxes(WindowGrid.rebuild(boxes, own), first, base, int(described["itemsize"]))
     if described["record_bytes"] is not None:
         first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
         stride_bytes = int(described.get("stride_bytes", 0))
@@ -544,11 +596,3 @@ def _has_one_value(column: npt.NDArray[Any]) -> bool:
         return bool(column[0] == column[-1])
     starts = range(0, len(column), 1 << 16)
     return all(bool((column[at : at + (1 << 16)] == column[0]).all()) for at in starts)
-
-
-def take_column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) -> npt.NDArray[Any]:
-    """Take a section of a saved index; ValueError unless it has this type."""
-    values = sections[key]
-    if values.dtype != dtype:
-        raise ValueError(f"section {key!r} is {values.dtype}")
-    return values

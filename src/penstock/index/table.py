@@ -36,8 +36,8 @@ from .layout import (
     RowTable,
     Windows,
     rebuild_layout,
-    take_column,
 )
+from .windows import take_column
 
 _COLUMNS = {"names": np.uint8, "ends": np.int64, "size": np.int64, "mtime_ns": np.int64}
 """Columns of a table of files, and their types in a saved index."""
@@ -220,6 +220,9 @@ class Index:
             file = layout.file[at].astype(np.int64)
             is_one = layout.only_file is not None
             number = at - (0 if is_one else np.searchsorted(layout.file, file))
+        elif isinstance(layout, Boxes | Windows) and layout.grid.files and self.format != "zarr":
+            file = layout.grid.find_files(at)
+            number = at - layout.grid.files.first[file]
         else:
             return [f"{self.format}#{sample}" for sample in at.tolist()]
         # Few files, many samples of each: every name is made once.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,38 @@ from ..extent import Extents, Files, Int
 Columns = dict[str, npt.NDArray[Any]]
 Description = dict[str, Any]
 """Description of a layout in the header of a saved index, beside its columns."""
+
+
+FILE_AXIS = "file"
+"""The first axis of windows that are cut within each of several files: the file's number."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileGrids:
+    """Windows that are cut within each of several files, a row a file.
+
+    first:  int64 (files + 1,), number of each file's first window.
+    shape, steps, every:  int64 (files, axes), as `WindowGrid` has them. The first axis is
+            `FILE_AXIS`, along which a file has one place.
+    """
+
+    first: Int
+    shape: Int
+    steps: Int
+    every: Int
+
+    def sections(self, prefix: str) -> Columns:
+        grids = np.stack([self.shape, self.steps, self.every]).reshape(-1)
+        return {f"{prefix}.windows": self.first, f"{prefix}.grids": grids}
+
+    @classmethod
+    def rebuild(cls, prefix: str, sections: Mapping[str, npt.NDArray[Any]]) -> FileGrids | None:
+        """Rebuild what was saved; None if nothing was."""
+        if f"{prefix}.grids" not in sections:
+            return None
+        first = take_column(sections, f"{prefix}.windows", np.int64)
+        grids = take_column(sections, f"{prefix}.grids", np.int64)
+        return cls(first, *grids.reshape(3, len(first) - 1, -1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +68,7 @@ class WindowGrid:
     axes:    their names, for people.
     fill:    the value, as hexadecimal bytes, that takes the place of elements beyond the array;
              "" where all boxes lie in it.
+    files:   of arrays of one file each, of which `shape`, `steps` and `every` have the most.
     """
 
     shape: tuple[int, ...]
@@ -47,14 +80,42 @@ class WindowGrid:
     count: int
     axes: tuple[str, ...] = ()
     fill: str = ""
+    files: FileGrids | None = None
 
     @property
-    def room(self) -> tuple[int, ...]:
-        """The most elements of a box that lie in the array."""
-        return tuple(map(min, self.size, self.shape))
+    def room(self) -> tuple[int, ...] | None:
+        """The most elements of a box that lie in the array; None where files differ in that."""
+        if self.files is None or not self.fill:
+            return tuple(map(min, self.size, self.shape))
+        rooms = self.find_rooms(np.flatnonzero(np.diff(self.files.first)))
+        return tuple(rooms[0].tolist()) if (rooms == rooms[0]).all() else None
+
+    def find_rooms(self, files: Int) -> Int:
+        """Return the most elements of a box that lie in the arrays of these files."""
+        assert self.files is not None
+        return np.minimum(self.files.shape[files], self.size)
+
+    def find_files(self, windows: Int) -> Int:
+        """Return the numbers of the files that windows are of."""
+        assert self.files is not None
+        files: Int = np.searchsorted(self.files.first, windows, side="right") - 1
+        return files
+
+    def find_shapes(self, windows: Int) -> Int:
+        """Return the shapes of the arrays of windows, or the one of all."""
+        if self.files is None:
+            return np.array(self.shape, np.int64)
+        return self.files.shape[self.find_files(windows)]
 
     def find_origins(self, windows: Int) -> Int:
         """Return where windows start, int64 (windows, axes)."""
+        if self.files is not None:
+            file = self.find_files(windows)
+            inside = (windows - self.files.first[file])[:, None] // self.files.every[file]
+            origins = inside % self.files.steps[file] * np.array(self.stride, np.int64)
+            origins += self.start
+            origins[:, 0] = file
+            return origins
         origins = np.empty((len(windows), len(self.shape)), np.int64)
         for axis, (every, steps) in enumerate(zip(self.every, self.steps, strict=True)):
             at = windows // every % steps if steps > 1 else 0
@@ -68,21 +129,29 @@ class WindowGrid:
     def find_read_origins(self, windows: Int) -> Int:
         """Return where the boxes of `room` start that are read for windows: all in the array."""
         origins = self.find_origins(windows)
-        return np.clip(origins, 0, np.subtract(self.shape, self.room)) if self.fill else origins
+        if not self.fill:
+            return origins
+        shapes = self.find_shapes(windows)
+        moved: Int = np.clip(origins, 0, shapes - np.minimum(shapes, self.size))
+        return moved
 
-    def pad(self, windows: Int, rows: npt.NDArray[Any], is_moved: bool) -> npt.NDArray[Any]:
+    def pad(self, windows: Int, rows: Any, is_moved: bool) -> npt.NDArray[Any]:
         """Return windows with the fill value where they lie beyond the array.
 
         is_moved:  rows are boxes of `room` at `find_read_origins`; else windows at their places.
         """
-        origins = self.find_origins(windows)
+        origins, shapes = self.find_origins(windows), self.find_shapes(windows)
+        if not isinstance(rows, np.ndarray):  # of different rooms: each into a window's corner
+            boxes, rows = rows, np.empty((len(rows), *self.size), rows.values.dtype)
+            for row, room in enumerate(np.minimum(shapes, self.size).tolist()):
+                rows[row][tuple(map(slice, room))] = boxes[row].reshape(room)
         low = np.maximum(-origins, 0)
-        high = np.maximum(np.minimum(np.subtract(self.shape, origins), self.size), low)
+        high = np.maximum(np.minimum(shapes - origins, self.size), low)
         beyond = np.flatnonzero(((low > 0) | (high < self.size)).any(axis=1))
+        filled: npt.NDArray[Any] = rows
         if not len(beyond):
-            return rows
+            return filled
         moved = origins - self.find_read_origins(windows) if is_moved else np.zeros_like(origins)
-        filled = rows
         if is_moved:  # the rows are views of what was read
             filled = np.empty((len(rows), *self.size), rows.dtype)
             filled[tuple(map(slice, rows.shape))] = rows
@@ -101,28 +170,47 @@ class WindowGrid:
         high = np.minimum(low + self.size[axis], self.shape[axis]) - 1
         return float((high // chunk - np.maximum(low, 0) // chunk + 1).mean())
 
+    def sections(self, prefix: str) -> Columns:
+        return {} if self.files is None else self.files.sections(prefix)
+
     def described(self) -> Description:
         axes = {name: getattr(self, name) for name in (*_AXES, "count", "axes")}
         return axes | ({"fill": self.fill} if self.fill else {})
 
     @classmethod
-    def rebuild(cls, described: Mapping[str, Any]) -> WindowGrid:
+    def rebuild(cls, described: Mapping[str, Any], files: FileGrids | None = None) -> WindowGrid:
         axes = {name: tuple(map(int, described[name])) for name in _AXES}
         names = tuple(map(str, described.get("axes", ())))
         fill = bytes.fromhex(described.get("fill", "")).hex()
-        return cls(**axes, count=int(described["count"]), axes=names, fill=fill)
+        count = int(described["count"])
+        return cls(**axes, count=count, axes=names, fill=fill, files=files)
 
     def find_flaw(self) -> str | None:
         columns = [getattr(self, name) for name in _AXES]
         if self.count < 1 or not self.shape or len(set(map(len, columns))) > 1:
             return "windows have no axes"
-        for shape, size, start, stride, steps, every in zip(*columns, strict=True):
-            if min(size, stride, steps, every) < 1 or start <= -size or every * steps > self.count:
-                return "windows have no size, or more places than numbers"
-            if max(stride, abs(start) + (steps - 1) * stride + size) >= 1 << 63:
-                return "a window lies beyond any array"
-            if not self.fill and (start < 0 or start + (steps - 1) * stride + size > shape):
-                return "a window reaches beyond its array"
+        shape, size, start, stride, steps, every = (np.array([one], object) for one in columns)
+        counts = np.array([self.count])
+        if (files := self.files) is not None:
+            counts, of_files = np.diff(files.first), (files.shape, files.steps, files.every)
+            if files.first[0] != 0 or (counts < 0).any() or files.first[-1] != self.count:
+                return "the files' first windows are not in order"
+            if any(one.shape != (len(counts), len(self.shape)) for one in of_files):
+                return "windows of files have other axes"
+            if (files.shape < 1).any() or (files.shape[:, 0] != len(counts)).any():
+                return "windows of files are not of one file each"
+            if (self.size[0], self.start[0], self.stride[0]) != (1, 0, 1):
+                return "windows of files are not of one file each"
+            shape, steps, every = (one[counts > 0].astype(object) for one in of_files)
+            counts = counts[counts > 0]
+        least = min(one.min() for one in (size, stride, steps, every))
+        if least < 1 or (start <= -size).any() or (every * steps > counts[:, None]).any():
+            return "windows have no size, or more places than numbers"
+        ends = start + (steps - 1) * stride + size
+        if max(one.max() for one in (shape, stride, ends, ends - 2 * start)) >= 1 << 63:
+            return "a window lies beyond any array"
+        if not self.fill and ((start < 0).any() or (ends > shape).any()):
+            return "a window reaches beyond its array"
         return None
 
 
@@ -133,7 +221,7 @@ _AXES = ("shape", "size", "start", "stride", "steps", "every")
 class Boxes:
     """Windows of an array that is stored row after row, in one file or several.
 
-    grid:   of the rows of all files, which make up the first axis.
+    grid:   of the rows of all files, which make up the first axis; or of each file.
     first:  int64 (files + 1,), number of each file's first row.
     base:   int64 (files,), byte at which it starts.
     """
@@ -144,8 +232,9 @@ class Boxes:
     itemsize: int
 
     @property
-    def row_bytes(self) -> int:
-        return math.prod(self.grid.room) * self.itemsize
+    def row_bytes(self) -> int | None:
+        room = self.grid.room
+        return None if room is None else math.prod(room) * self.itemsize
 
     @property
     def count(self) -> int:
@@ -154,16 +243,24 @@ class Boxes:
     @property
     def total_bytes(self) -> int:
         """Bytes of the array: those of windows may be more, where they overlap."""
+        if self.grid.files is not None:
+            return int(self.grid.files.shape[:, 1:].prod(axis=1).sum()) * self.itemsize
         return math.prod(self.grid.shape) * self.itemsize
 
     @property
     def mean_bytes(self) -> float:
-        return float(self.row_bytes)
+        return float(self.row_bytes or math.prod(self.grid.size) * self.itemsize)
 
     def lengths(self, samples: Int) -> Int:
-        return np.full(len(samples), self.row_bytes, np.int64)
+        if (row_bytes := self.row_bytes) is not None:
+            return np.full(len(samples), row_bytes, np.int64)
+        rooms = self.grid.find_rooms(self.grid.find_files(samples))
+        lengths: Int = rooms.prod(axis=1) * self.itemsize
+        return lengths
 
     def pieces(self, samples: Int) -> tuple[Extents, Int | None]:
+        if self.grid.files is not None:
+            return self._list_in_files(samples, self.grid.files)
         origins = self.grid.find_read_origins(samples)
         rows, inside, length = _list_runs(self.grid, self.itemsize, len(self.base) > 1)
         row_bytes = math.prod(self.grid.shape[1:]) * self.itemsize
@@ -178,33 +275,73 @@ class Boxes:
         extents = Extents(file, offset, np.full(len(row), length, np.int64))
         return extents, None if len(rows) == 1 else np.full(len(samples), len(rows), np.int64)
 
+    def _list_in_files(self, samples: Int, files: FileGrids) -> tuple[Extents, Int]:
+        origins = self.grid.find_read_origins(samples)
+        file = origins[:, 0]
+        shapes, rooms = files.shape[file][:, 1:], self.grid.find_rooms(file)[:, 1:]
+        strides = count_strides(shapes) * self.itemsize
+        start = self.base[file] + (origins[:, 1:] * strides).sum(axis=1)
+        parts = []
+        groups, group = np.unique(rooms, axis=0, return_inverse=True)  # one, but for padding
+        for number, room in enumerate(groups.tolist()):
+            at = np.flatnonzero(group.reshape(-1) == number)
+            last = int(np.flatnonzero((shapes[at] != room).any(axis=0)).max(initial=0))
+            index = np.indices(room[:last]).reshape(last, math.prod(room[:last]))
+            offset = start[at, None] + strides[at, :last] @ index
+            length = np.full(offset.shape, math.prod(room[last:]) * self.itemsize)
+            parts.append((np.broadcast_to(at[:, None], offset.shape), offset, length))
+        none = np.zeros(0, np.int64)
+        row, offsets, lengths = (
+            np.concatenate([none, *(part[n].reshape(-1) for part in parts)]) for n in range(3)
+        )
+        order = np.argsort(row, kind="stable") if len(parts) > 1 else slice(None)
+        extents = Extents(file[row[order]].astype(np.uint32), offsets[order], lengths[order])
+        return extents, np.bincount(row, minlength=len(samples))
+
     def described(self) -> Description:
         return {"record_bytes": None, "boxes": self.grid.described(), "itemsize": self.itemsize}
 
     def sections(self, prefix: str, _: Files) -> Columns:
-        return {f"{prefix}.first": self.first, f"{prefix}.base": self.base}
+        own = {f"{prefix}.first": self.first, f"{prefix}.base": self.base}
+        return own | self.grid.sections(prefix)
 
     def flaw(self, files: Files) -> str | None:
         if flaw := self.grid.find_flaw():
             return flaw
+        if (own := self.grid.files) is not None:
+            if not len(own.shape) == len(self.base) == len(files) or (self.base < 0).any():
+                return "there are not as many arrays as files"
+            ends = self.base + own.shape[:, 1:].astype(float).prod(axis=1) * self.itemsize
+            return "an array lies beyond the end of its file" if (ends > files.size).any() else None
         if len(self.first) != len(files) + 1 or len(self.base) != len(files) or self.first[0] != 0:
             return "the files' first rows do not match the files"
         rows, row = np.diff(self.first), math.prod(self.grid.shape[1:]) * self.itemsize
-        if row < 1 or (rows < 0).any() or (self.base < 0).any() or self.first[-1] != self.rows:
+        if (
+            row < 1
+            or (rows < 0).any()
+            or (self.base < 0).any()
+            or self.first[-1] != self.grid.shape[0]
+        ):
             return "the files' first rows are not in order"
         if (rows > (files.size - self.base) // row).any():
             return "rows lie beyond the end of their file"
         return None
 
-    @property
-    def rows(self) -> int:
-        """Rows of the array."""
-        return self.grid.shape[0]
+
+def count_strides(shape: npt.ArrayLike) -> Int:
+    """Elements from an index along each axis to the next; for each row of several shapes."""
+    sizes = np.asarray(shape, np.int64)
+    strides = np.ones_like(sizes)
+    strides[..., :-1] = np.cumprod(sizes[..., :0:-1], axis=-1)[..., ::-1]
+    return strides
 
 
-def count_strides(shape: Sequence[int]) -> Int:
-    """Elements from an index along each axis to the next."""
-    return np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64)
+def take_column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) -> npt.NDArray[Any]:
+    """Take a section of a saved index; ValueError unless it has this type."""
+    values = sections[key]
+    if values.dtype != dtype:
+        raise ValueError(f"section {key!r} is {values.dtype}")
+    return values
 
 
 @functools.lru_cache(maxsize=64)
@@ -214,6 +351,7 @@ def _list_runs(grid: WindowGrid, itemsize: int, by_row: bool) -> tuple[Int, Int,
     by_row:  no run goes from a row to the next, where rows lie in several files.
     """
     shape, size = grid.shape, grid.room
+    assert size is not None
     cut = [axis for axis in range(len(shape)) if size[axis] != shape[axis]]
     last = max(cut[-1] if cut else 0, int(by_row and len(shape) > 1))
     strides = count_strides(shape)

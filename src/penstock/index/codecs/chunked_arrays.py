@@ -85,11 +85,21 @@ def _decode_rows(
     return rows
 
 
+def _find_variant(options: Mapping[str, Any], compressed: CompressedChunk) -> Mapping[str, Any]:
+    """Find the options that a compressed chunk has of several, or those of all."""
+    if "variants" not in options:
+        return options
+    variant = bisect.bisect_right(options["since"], compressed.number) - 1
+    found: Mapping[str, Any] = options["variants"][variant]
+    return found
+
+
 # -- Zarr ------------------------------------------------------------------------------------------
 
 
 def decode_zarr(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode the rows of a compressed chunk."""
+    options = _find_variant(options, compressed)
     chunk, order = options["chunk"], options["order"]
 
     def undo(_: int, piece: memoryview, size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -172,10 +182,13 @@ def unpack_entry(entry: memoryview, size_max: int) -> bytes:
 def decode_npz(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode an entry of an archive that numpy.savez or savez_compressed wrote: an array.
 
-    It is one sample of the shape in `options`; or as many as it has rows, each of the shape "row".
+    It is one sample of the shape in `options`, or of its own of "shapes"; or as many as it has
+    rows, each of the shape "row".
     """
     dtype, row = np.dtype(options["dtype"]), options.get("row")
-    shape = tuple(options["shape"] if row is None else (compressed.samples, *row))
+    shape = tuple(options.get("shape", ()) if row is None else (compressed.samples, *row))
+    if "shapes" in options:
+        shape = tuple(options["shapes"][compressed.number])
     size = math.prod(shape) * dtype.itemsize
     if size > limits.decoded_chunk_bytes_max:
         raise ValueError(f"an array is {shape} of {dtype}")
@@ -192,7 +205,7 @@ def decode_npz(options: Mapping[str, Any], compressed: CompressedChunk) -> Decod
 
 def decode_hdf5(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode the rows of a compressed chunk."""
-    variant = options["variants"][bisect.bisect_right(options["since"], compressed.number) - 1]
+    variant = _find_variant(options, compressed)
     masks = {piece: mask for number, piece, mask in options["masks"] if number == compressed.number}
     filters = variant["filters"]
     if not all(code in (_DEFLATE, _SHUFFLE, _FLETCHER32) for code, *_ in filters):

@@ -38,16 +38,13 @@ from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Index
 from . import options
-from .chunk_grid import check_reading, lay_out_whole
+from .chunk_grid import ChunkGrid, check_reading, lay_out_whole
 from .sandbox import BlockFile
 from .shards import Columns, Scan, number_first
 from .windowing import (
-    ArrayChunks,
-    PlainRows,
+    ArrayPart,
     WindowRequest,
     build_index,
-    check_chain,
-    cut_windows,
     name_array,
     name_axes,
 )
@@ -74,6 +71,14 @@ def build_npy(
     the windows of all these rows."""
     files, sources = scan.list_files((".npy",) if scan.place.kind == "folder" else ())
     headers = scan.parse(files, lambda _, source: read_header(source, source.path))
+    if windows:
+        parts = []
+        for file, header in enumerate(headers):
+            path, rows = files.path(file), make_field(files.path(file), header).nbytes or 0
+            check_room(path, header, rows, int(files.size[file]))
+            parts.append(name_array(path, header.shape, header.dtype, header.data_offset))
+        request = WindowRequest(**windows, sample=sample)
+        return build_index("npy", files, sources, {"data": parts}, {}, request)
     if sample == "file":
         for file, header in enumerate(headers):
             whole = header._replace(shape=(1, *header.shape))
@@ -96,11 +101,6 @@ def build_npy(
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no samples: its shape is {headers[0].shape}")
     base = np.array([header.data_offset for header in headers], np.int64)
-    if windows:
-        shape = (int(first[-1]), *headers[0].shape[1:])
-        arrays = {"data": name_array(files.path(0), shape, field.dtype)}
-        cut = cut_windows(arrays, WindowRequest(**windows))
-        return build_index("npy", files, sources, arrays, cut, {"data": PlainRows(first, base)})
     check_reading(files, sample, {"data": [header.shape for header in headers]})
     return Index("npy", files, (field,), (Fixed(first, base, field.nbytes),), sources)
 
@@ -206,13 +206,12 @@ def build_npz(
 ) -> Index:
     """The index of the rows of all arrays, file after file; of the files; or of windows."""
     files, sources = scan.list_files((".npz",) if scan.place.kind == "folder" else ())
-    whole, cut = sample == "file", WindowRequest(**windows) if windows else None
+    cut = WindowRequest(**windows, sample=sample) if windows else None
+    whole = sample == "file" and cut is None
     contents = scan.parse(files, lambda _, source: _parse_arrays(source, fields, label, whole, cut))
     labels = [arrays.labels for arrays in contents if arrays.labels is not None]
-    kinds = [
-        [(field.name, field.dtype, None if whole else field.shape) for field in one.fields]
-        for one in contents
-    ]
+    alike = 1 if cut else 2 if whole else 3
+    kinds = [[(one.name, one.dtype, one.shape)[:alike] for one in of.fields] for of in contents]
     for file, kind in enumerate(kinds):
         if kind != kinds[0] or len(labels) not in (0, len(contents)):
             raise FormatError(f"{files.path(file)} holds other arrays: choose some by fields=")
@@ -251,27 +250,28 @@ def build_npz(
 def _cut_arrays(
     files: Files, sources: Files, contents: Sequence[_NpzArrays], request: WindowRequest
 ) -> Index:
-    """Cut arrays, whose first axes go on from file to file, into windows."""
-    arrays = {}
-    stored: dict[str, PlainRows | ArrayChunks] = {}
+    """Cut arrays into windows: of a compressed one, an array is one chunk."""
+    parts: dict[str, list[ArrayPart]] = {}
+    codecs: dict[str, Codec] = {}
     for number, field in enumerate(contents[0].fields):
-        rows = [one.shapes[number][0] for one in contents]
         members = [one.members[number] for one in contents]
-        where = f"{files.path(0)}, array {field.name!r}"
-        array = name_array(where, (sum(rows), *(field.shape or ())), field.dtype)
-        arrays[field.name] = array
-        check_chain(array, len(files), request)
-        if all(member.method == zipfile.ZIP_STORED for member in members):
-            base = np.array([one.base[number] for one in contents], np.int64)
-            stored[field.name] = PlainRows(number_first(rows), base)
-            continue
-        full = np.flatnonzero(rows)
-        start, length = (column[full] for column in _find_entries(members))
-        table, edges = RowTable(full.astype(np.uint32), start, length), number_first(rows)
-        codec = Codec("npz", {"dtype": field.dtype.str, "row": list(array.shape[1:])})
-        chunk = max(rows), *array.shape[1:]
-        stored[field.name] = ArrayChunks(table, np.unique(edges), chunk, codec)
-    return build_index("npz", files, sources, arrays, cut_windows(arrays, request), stored)
+        is_stored = all(member.method == zipfile.ZIP_STORED for member in members)
+        entries = np.stack(_find_entries(members), 1)
+        chain = parts.setdefault(field.name, [])
+        for file, one in enumerate(contents):
+            values: int | ChunkGrid = one.base[number]
+            shape, dtype = one.shapes[number], one.fields[number].dtype
+            if not is_stored:
+                values = ChunkGrid.absent(shape, (max(1, shape[0]), *shape[1:]), dtype.itemsize)
+                values.file[:] = file
+                values.offset[:], values.length[:] = entries[file]
+            where = f"{files.path(file)}, array {field.name!r}"
+            chain.append(name_array(where, shape, dtype, values))
+        shapes: dict[str, Any] = {"row": list(field.shape or ())}
+        if request.is_by_file:
+            shapes = {"shapes": [list(part.shape) for part in chain]}
+        codecs[field.name] = Codec("npz", {"dtype": field.dtype.str, **shapes})
+    return build_index("npz", files, sources, parts, codecs, request)
 
 
 def _find_entries(members: Sequence[ZipMember]) -> tuple[Int, Int]:

@@ -218,3 +218,13 @@ def chain_layouts(layouts: Sequence[Layout]) -> Layout | None:
         return lay_out_extents(offsets, lengths)
     counts = [np.ones(len(e.offset), np.int64) if n is None else n for e, n in units]
     return lay_out_pieces(np.concatenate(counts), offsets, lengths)
+
+
+def chain_variants(variants: Sequence[Any], counts: Sequence[int]) -> dict[str, Any]:
+    """Chain the options by which the chunks of several files are decoded, of so many chunks each:
+    those that differ, and the number of the chunk from which on they hold."""
+    first = number_first(counts).tolist()
+    new = [
+        number for number, one in enumerate(variants) if not number or one != variants[number - 1]
+    ]
+    return {"variants": [variants[n] for n in new], "since": [first[n] for n in new]}

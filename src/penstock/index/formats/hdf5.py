@@ -16,7 +16,7 @@ Options:
               each has one row, or labels say it by being as many as rows.
     window    and the other options of `windowing`; axes have the names of the dimension scales, as
               in NetCDF-4, or of the labels. By default all datasets that have one of the window's
-              axes, but coordinates. The first axis goes on from file to file.
+              axes, but coordinates. The first axis goes on from file to file, unless sample="file".
     isolate   False: h5py is called in this process. By default another process is started for it,
               which takes half a second once, because damaged files can crash h5py's C library. A
               crash is an error then. The saved index is the same.
@@ -48,6 +48,7 @@ from . import options
 from .chunk_grid import (
     ChunkGrid,
     chain_layouts,
+    chain_variants,
     check_reading,
     check_shape,
     choose_label,
@@ -58,18 +59,13 @@ from .chunk_grid import (
 from .sandbox import BlockFile, Sandbox
 from .shards import Scan, number_first
 from .windowing import (
-    ArrayChunks,
     ArrayNotes,
+    ArrayPart,
     CoordinateSpan,
-    NamedArray,
-    PlainRows,
     WindowRequest,
     build_index,
-    check_chain,
     check_spans,
-    cut_windows,
     encode_fill,
-    find_edges,
     is_coordinate,
     measure_span,
     name_axes,
@@ -147,13 +143,14 @@ def build(
             raise FormatError(f"{files.path(number)} holds other datasets than {files.path(0)}")
     if windows:
         parts = {name: [one.parts[name] for one in contents] for name in contents[0].parts}
-        for axis in {part[0].axes[0] for part in parts.values()}:
+        is_one = sample != "file"  # one array, to which each file adds
+        for axis in {part[0].axes[0] for part in parts.values() if is_one}:
             spans = [content.spans[axis] for content in contents if axis in content.spans]
             if len(spans) not in (0, len(files)):
                 what = f"{len(spans):,} of {len(files):,} files have the coordinate {axis!r}"
                 raise FormatError(f"{files.path(0)}: {what}: write it into all, or into none")
             check_spans(axis, [files.path(number) for number in range(len(spans))], spans)
-        return _cut_parts(files, sources, parts, WindowRequest(**windows))
+        return _cut_parts(files, sources, parts, WindowRequest(**windows, sample=sample))
     joined = [
         _join_parts(name, [content.parts[name] for content in contents], files)
         for name in contents[0].parts
@@ -194,58 +191,33 @@ def _join_parts(name: str, parts: list[Hdf5Part], files: Files) -> tuple[Field, 
 
 def _chain_variants(parts: Sequence[Hdf5Part], counts: Sequence[int]) -> dict[str, Any]:
     """Return the options of the codec of several files, of so many compressed chunks each."""
-    variants: list[dict[str, Any] | None] = []
-    since: list[int] = []
     masks: list[list[int]] = []
-    total = 0
-    for part, count in zip(parts, counts, strict=True):
-        if not variants or variants[-1] != part.variant:
-            variants.append(part.variant)
-            since.append(total)
-        masks += [[total + number, piece, mask] for number, piece, mask in part.masks]
-        total += count
-    return {"variants": variants, "since": since, "masks": masks}
+    for part, before in zip(parts, number_first(counts).tolist(), strict=False):
+        masks += [[before + number, piece, mask] for number, piece, mask in part.masks]
+    return chain_variants([part.variant for part in parts], counts) | {"masks": masks}
 
 
 def _cut_parts(
     files: Files, sources: Files, parts: Mapping[str, list[Hdf5Part]], request: WindowRequest
 ) -> Index:
-    """Cut datasets, whose first axes go on from file to file, into windows."""
-    arrays = {}
-    stored: dict[str, PlainRows | ArrayChunks] = {}
+    """Cut datasets into windows."""
+    arrays: dict[str, list[ArrayPart]] = {}
+    codecs: dict[str, Codec] = {}
     for name, chain in parts.items():
-        first, dtype = chain[0], chain[0].field.dtype
+        arrays[name] = []
         for number, part in enumerate(chain):
-            if _describe_part(part) != _describe_part(first):
-                what = f"{files.path(number)}: {name!r} is unlike that of {files.path(0)}"
-                raise FormatError(f"{what}: choose others by fields=")
-        where = f"{files.path(0)}, dataset {name!r}"
-        shape = sum(part.layout.count for part in chain), *first.shape
-        arrays[name] = NamedArray(where, shape, first.axes, dtype, first.fill)
-        check_chain(arrays[name], len(chain), request)
-        grids = [part.grid for part in chain if part.grid is not None]
-        if len(grids) not in (0, len(chain)):
-            raise FormatError(f"{files.path(0)}: {name!r} is in chunks in some files alone")
-        if not grids:
-            plain = [part.layout for part in chain if isinstance(part.layout, Fixed)]
-            base = np.concatenate([one.base for one in plain])
-            stored[name] = PlainRows(number_first([one.count for one in plain]), base)
-            continue
-        chained = [
-            np.concatenate([grid.file + np.uint32(n) for n, grid in enumerate(grids)]),
-            np.concatenate([grid.offset for grid in grids]),
-            np.concatenate([grid.length for grid in grids]),
-        ]
-        whole = ChunkGrid(shape, grids[0].chunk, dtype.itemsize, *chained)
-        edges = number_first(np.concatenate([np.diff(find_edges(grid)) for grid in grids]))
-        codec = Codec("hdf5", _chain_variants(chain, [len(grid.offset) for grid in grids]))
-        stored[name] = ArrayChunks.list(whole, codec, edges)
-    return build_index("hdf5", files, sources, arrays, cut_windows(arrays, request), stored)
-
-
-def _describe_part(part: Hdf5Part) -> tuple[Any, ...]:
-    """Describe what all files have alike, of which windows are cut."""
-    return part.field.dtype, part.shape, part.axes, part.fill, part.grid and part.grid.chunk
+            where = f"{files.path(number)}, dataset {name!r}"
+            shape = part.shape if request.is_by_file else (part.layout.count, *part.shape)
+            if part.grid is not None:
+                values: Any = part.grid._replace(file=part.grid.file + np.uint32(number))
+            else:
+                assert isinstance(part.layout, Fixed)
+                values = int(part.layout.base[0])
+            dtype = part.field.dtype
+            arrays[name].append(ArrayPart(where, shape, part.axes, dtype, part.fill, values))
+        counts = [0 if part.grid is None else len(part.grid.offset) for part in chain]
+        codecs[name] = Codec("hdf5", _chain_variants(chain, counts))
+    return build_index("hdf5", files, sources, arrays, codecs, request)
 
 
 # -- one file --------------------------------------------------------------------------------------
@@ -284,9 +256,9 @@ def _parse_file(
     cut:    axes along which windows are cut, if they are samples.
     """
     with _open_file(source) as file:
-        named = asked if asked is not None else _list_root(source, file, whole)
+        named = asked or _list_root(source, file, whole and cut is None)
         if cut is not None:
-            parts = _parse_cut(source, file, named, cut, asked is None, fill)
+            parts = _parse_cut(source, file, named, cut, asked is None, fill, whole)
             return Hdf5Content(parts, None, _measure_spans(source, file, cut))
         if label is None and asked is None:
             integers = [n for n in named if _is_label(file[n], whole)]
@@ -325,6 +297,7 @@ def _parse_cut(
     cut: Sequence[str],
     chooses: bool,
     fill: bool,
+    whole: bool,
 ) -> dict[str, Hdf5Part]:
     """Parse the datasets that windows are cut from.
 
@@ -337,7 +310,7 @@ def _parse_cut(
         axes = _list_axes(f"{source.path}, dataset {where!r}", dataset)
         if chooses and (is_coordinate(where, axes) or not set(axes) & set(cut)):
             continue
-        part = _lay_out_dataset(source, dataset, where, bias, fill, False, True)
+        part = _lay_out_dataset(source, dataset, where, bias, fill, whole, True)
         value = np.asarray(dataset.fillvalue, part.field.dtype).tobytes().hex()
         parts[name] = replace(part, field=replace(part.field, name=name), axes=axes, fill=value)
     if not parts:

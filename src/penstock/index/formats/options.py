@@ -140,8 +140,9 @@ def normalize_windows(options: Mapping[str, Any], **checks: Check) -> dict[str, 
         for name in of_windows:
             if name in canonical:
                 raise UsageError(f"{name}= goes with window=: give {{axis: elements}} as well")
-    elif wrong := [name for name in ("sample", "label") if canonical.get(name)]:
-        raise UsageError(f"{wrong[0]}= does not go with window= or axis=: leave it out")
+    elif canonical.get("sample") == "row" or canonical.get("label"):
+        wrong = "label=" if canonical.get("label") else "sample='row'"
+        raise UsageError(f"{wrong} does not go with window= or axis=: leave it out")
     return canonical
 
 

@@ -10,6 +10,9 @@
     drop     "partial": only whole windows, with their targets, are samples; what is left at the end
              of an axis is in none. "pad": one more window, that is padded, has the rest.
     axis     in place of all these: a sample is one place along this axis, without the axis.
+    sample   "file": windows are cut within each file, or Zarr group, whose arrays may be of any
+             sizes along the axes of windows. By default, arrays of several files are one along
+             their first axis.
 
 What lies beyond an array is its fill value, or 0. A field "<axis>_valid" tells for each place of a
 window along a padded axis whether the array has it, "<axis>_valid_target" where the target is at
@@ -38,11 +41,9 @@ from ..attributes import WindowMask
 from ..fields import Codec, Field
 from ..layout import Boxes, Layout, RowTable, Windows
 from ..table import Index
-from ..windows import WindowGrid
+from ..windows import FILE_AXIS, FileGrids, WindowGrid
 from .chunk_grid import ChunkGrid
-
-Sizes = Mapping[str, int] | None
-Targets = Mapping[str, Sequence[int]] | None
+from .shards import number_first
 
 
 class WindowRequest(NamedTuple):
@@ -54,14 +55,20 @@ class WindowRequest(NamedTuple):
     halo: Mapping[str, int] = {}
     drop: str = "partial"
     axis: str | None = None
+    sample: str | None = None
+
+    @property
+    def is_by_file(self) -> bool:
+        return self.sample == "file"
 
 
-class NamedArray(NamedTuple):
-    """An array as windows see it.
+class ArrayPart(NamedTuple):
+    """An array in one file, or in a group, as windows see it.
 
-    where:  its place, for messages.
-    axes:   name of each axis, or its number.
-    fill:   its fill value, as hexadecimal bytes.
+    where:   its place, for messages.
+    axes:    name of each axis, or its number.
+    fill:    its fill value, as hexadecimal bytes.
+    values:  the byte at which its values start, if they are stored as they are; or its chunks.
     """
 
     where: str
@@ -69,36 +76,24 @@ class NamedArray(NamedTuple):
     axes: tuple[str, ...]
     dtype: np.dtype[Any]
     fill: str
+    values: int | ChunkGrid = 0
+
+    @property
+    def chunk(self) -> tuple[int, ...] | None:
+        """The shape of a chunk, if it has chunks."""
+        return self.values.chunk[-len(self.shape) :] if isinstance(self.values, ChunkGrid) else None
 
 
-class PlainRows(NamedTuple):
-    """Rows of an array that is stored as it is; see `Boxes`."""
+class WindowArray(NamedTuple):
+    """An array that windows are cut from.
 
-    first: Int
-    base: Int
-
-
-class ArrayChunks(NamedTuple):
-    """Chunks of an array, in C order.
-
-    table:  one for all fields of an array: each chunk is decoded once for all.
-    edges:  the first row of each row of chunks, and the end.
-    shape:  of a chunk.
-    codec:  of single chunks.
+    shapes:  int64 (1 or parts, axes): of all parts, one after the other along the first axis; or of
+             each, with `FILE_AXIS` as an axis in front.
     """
 
-    table: RowTable
-    edges: Int
-    shape: tuple[int, ...]
-    codec: Codec
-
-    @classmethod
-    def list(cls, grid: ChunkGrid, codec: Codec, edges: Int | None = None) -> ArrayChunks:
-        """List the chunks of an array; an absent one has no bytes."""
-        table = RowTable(
-            grid.file, np.where(grid.length < 0, 0, grid.offset), np.maximum(grid.length, 0)
-        )
-        return cls(table, find_edges(grid) if edges is None else edges, grid.chunk, codec)
+    parts: Sequence[ArrayPart]
+    axes: tuple[str, ...]
+    shapes: Int
 
 
 class ArrayNotes(NamedTuple):
@@ -128,11 +123,11 @@ class WindowField(NamedTuple):
 
 
 class WindowCut(NamedTuple):
-    """The fields of windows, of equally many windows each; and an axis that fields lose."""
+    """The fields of windows, of equally many windows each; and the axes that fields lose."""
 
     fields: list[WindowField]
     masks: list[WindowMask]
-    axis: str | None
+    lost: set[str | None]
 
 
 def name_axes(names: Sequence[str | None] | None, axes: int) -> tuple[str, ...]:
@@ -141,16 +136,48 @@ def name_axes(names: Sequence[str | None] | None, axes: int) -> tuple[str, ...]:
     return tuple(name or str(axis) for axis, name in enumerate(given))
 
 
-def name_array(where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NamedArray:
+def name_array(
+    where: str, shape: tuple[int, ...], dtype: np.dtype[Any], values: int | ChunkGrid
+) -> ArrayPart:
     """Return an array whose file names no axes, and has no fill value, as windows see it."""
-    return NamedArray(where, shape, name_axes(None, len(shape)), dtype, bytes(dtype.itemsize).hex())
+    fill = bytes(dtype.itemsize).hex()
+    return ArrayPart(where, shape, name_axes(None, len(shape)), dtype, fill, values)
 
 
-def check_chain(array: NamedArray, files: int, request: WindowRequest) -> None:
-    """Check that windows go along the first axis of an array, if it goes on in more files."""
-    if files > 1 and array.axes[0] not in request.window:
-        what = f"{array.where} and {files - 1:,} more files go on along {array.axes[0]!r}"
-        raise UsageError(f"{what}: give it in window=, or open one file")
+def join_parts(parts: Sequence[ArrayPart], request: WindowRequest) -> WindowArray:
+    """Join the parts of an array, each in a file; FormatError that names two that are not alike."""
+    first, is_one = parts[0], not request.is_by_file
+    if is_one and len(parts) > 1 and first.axes[0] not in request.window:
+        what = f"{first.where} and {len(parts) - 1:,} more files go on along {first.axes[0]!r}"
+        raise UsageError(f"{what}: give it in window=, sample='file', or open one file")
+    wanted = _list_traits(first, request)
+    for part in parts:
+        for (trait, mine), (_, other) in zip(_list_traits(part, request), wanted, strict=True):
+            if mine != other:
+                what = f"{part.where} has {trait} {mine}, and {first.where} has {other}"
+                raise FormatError(f"{what}: choose others by fields=")
+        if not math.prod(part.shape) and not is_one:
+            raise FormatError(f"{part.where} is empty: its shape is {part.shape}: leave it out")
+    if is_one:
+        rows = sum(part.shape[0] for part in parts)
+        return WindowArray(parts, first.axes, np.array([(rows, *first.shape[1:])], np.int64))
+    if FILE_AXIS in first.axes:
+        what = f"{first.where} has an axis {FILE_AXIS!r}, as sample='file' adds"
+        raise FormatError(f"{what}: rename it")
+    shapes = np.array([(len(parts), *part.shape) for part in parts], np.int64)
+    return WindowArray(parts, (FILE_AXIS, *first.axes), shapes)
+
+
+def _list_traits(part: ArrayPart, request: WindowRequest) -> list[tuple[str, Any]]:
+    """List what all parts of an array have alike, with words for messages."""
+    traits = [("the type", part.dtype), ("the axes", part.axes), ("the fill value", part.fill)]
+    if not request.is_by_file:
+        rows = part.shape[1:], part.chunk and part.chunk[1:]
+        return [*traits, ("rows of", rows[0]), ("rows in chunks of", rows[1])]
+    sizes = zip(part.axes, part.shape, strict=True)
+    whole = {axis: size for axis, size in sizes if axis not in request.window}
+    chunks = ("its values in chunks:", part.chunk is not None)
+    return [*traits, ("along axes that are not in window=", whole), chunks]
 
 
 def is_coordinate(name: str, axes: Sequence[str]) -> bool:
@@ -214,82 +241,94 @@ def check_spans(axis: str, paths: Sequence[str], spans: Sequence[CoordinateSpan]
             raise FormatError(f"{what}: open the files of each side by themselves")
 
 
-def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> WindowCut:
+def cut_windows(arrays: Mapping[str, WindowArray], request: WindowRequest) -> WindowCut:
     """Cut arrays into windows.
 
-    Windows are numbered in C order of the axes, as the array has them that has most of them.
+    Windows are numbered in C order of the axes, as the array has them that has most of them; file
+    after file, where they are cut by file.
 
-    UsageError if an axis does not exist, or is shorter than a window with its target; FormatError
-    if two arrays disagree about its length.
+    UsageError if an axis does not exist, or is shorter than a window with its target, in all files;
+    FormatError if two arrays disagree about its length.
     """
-    lengths: dict[str, tuple[int, str]] = {}
-    for array in sorted(arrays.values(), key=lambda one: -len({*one.axes} & {*request.window})):
-        for axis, size in zip(array.axes, array.shape, strict=True):
-            known, where = lengths.setdefault(axis, (size, array.where))
-            if axis in request.window and known != size:
-                what = f"{array.where} has {size:,} elements along {axis!r}, and {where} {known:,}"
+    lengths: dict[str, tuple[Int, Sequence[ArrayPart]]] = {}
+    window, stride, target, halo, drop, lost, _ = request
+    for array in sorted(arrays.values(), key=lambda one: -len({*one.axes} & {*window})):
+        for axis, sizes in zip(array.axes, array.shapes.T, strict=True):
+            known, parts = lengths.setdefault(axis, (sizes, array.parts))
+            for at in np.flatnonzero(known != sizes)[:1].tolist() if axis in window else ():
+                what = f"{array.parts[at].where} has {sizes[at]:,} elements along {axis!r}"
+                what = f"{what}, and {parts[at].where} {known[at]:,}"
                 raise FormatError(f"{what}: choose arrays of one grid by fields=")
-    named = ", ".join(f"{axis!r} ({size:,})" for axis, (size, _) in lengths.items())
-    window, stride, target, halo, drop, lost = request
+    of_files = {FILE_AXIS} if request.is_by_file else set()
+    axes_of_arrays = {axis: sizes for axis, (sizes, _) in lengths.items() if axis not in of_files}
+    named = ", ".join(f"{axis!r} ({sizes.max():,})" for axis, sizes in axes_of_arrays.items())
     for option in ("window", "stride", "target", "halo"):
         for axis in getattr(request, option):
-            if axis not in lengths:
+            if axis not in axes_of_arrays:
                 raise UsageError(f"{option}: no array has an axis {axis!r}, but {named}")
             if axis not in window:
                 raise UsageError(f"{option} has the axis {axis!r}, and window= has not: add it")
-    steps: dict[str, int] = {}
-    every: dict[str, int] = {}
+    steps: dict[str, Int] = {}
+    every: dict[str, Int] = {}
     before = {axis: max(0, -int(target.get(axis, (0,))[0])) for axis in window}
     for axis in (axis for axis in lengths if axis in window):
-        length, where = lengths[axis]
+        sizes, parts = lengths[axis]
         size, step = window[axis], stride.get(axis, window[axis])
         reach = before[axis] + max(size, int(target.get(axis, (0, 0))[1]))
-        if (reach if drop == "partial" else before[axis] + 1) > length:
+        if (reach if drop == "partial" else before[axis] + 1) > sizes.max():
             more = f", with its target {reach:,}" if reach > size else ""
-            what = f"a window of {size:,} along {axis!r}{more}"
+            at = int(sizes.argmax())
+            what = f"{parts[at].where} has {sizes[at]:,} elements, fewer than a window of {size:,}"
+            what = f"{what} along {axis!r}{more}"
             remedy = "give less" if drop == "pad" else "give less, or drop='pad'"
-            raise UsageError(f"{where} has {length:,} elements, fewer than {what}: {remedy}")
-        steps[axis] = (length - reach) // step + 1
+            raise UsageError(f"{what}: {remedy}")
+        last = (sizes - reach) // step
         if drop == "pad":  # up to the first that has the last element, if one begins in the array
-            steps[axis] = (
-                min(max(0, -(-(length - reach) // step)), (length - before[axis] - 1) // step) + 1
-            )
-    count = 1
+            begins = (sizes - before[axis] - 1) // step
+            last = np.minimum(np.maximum(0, -((reach - sizes) // step)), begins)
+        steps[axis] = np.maximum(last + 1, 0)
+    counts = [math.prod(row) for row in zip(*(one.tolist() for one in steps.values()), strict=True)]
+    if not 0 < (count := sum(counts)) <= limits.order_count_max:
+        remedy = "larger strides" if count else "smaller windows, or drop='pad'"
+        raise UsageError(f"there would be {count:,} windows: give {remedy}")
+    first, inner = np.append(0, np.cumsum(counts, dtype=np.int64)), np.ones(len(counts), np.int64)
     for axis in reversed(steps):
-        every[axis], count = count, count * steps[axis]
-    if count > limits.order_count_max:
-        raise UsageError(f"there would be {count:,} windows: give larger strides")
+        every[axis], inner = inner, inner * np.maximum(steps[axis], 1)
 
     def find_span(axis: str, length: int, is_target: bool) -> tuple[int, int]:
         """Return the place and the end of a box along an axis, from the start of the window."""
         if axis not in window:
-            return 0, length
+            return 0, 1 if axis in of_files else length
         if is_target:
             low, high = target.get(axis, (0, window[axis]))
             return int(low), int(high)
         return -halo.get(axis, 0), window[axis] + halo.get(axis, 0)
 
-    def lay_out(array: NamedArray, is_target: bool) -> WindowGrid:
-        pairs = list(zip(array.axes, array.shape, strict=True))
-        spans = [find_span(axis, length, is_target) for axis, length in pairs]
-        is_padded = any(axis in (window if drop == "pad" else halo) for axis in array.axes)
-        sizes = math.prod(high - low for low, high in spans), math.prod(array.shape)
-        bytes_max = max(limits.undeclared_chunk_bytes_max, sizes[1] * array.dtype.itemsize)
-        if is_padded and sizes[0] * array.dtype.itemsize > bytes_max:
-            what = f"{array.where}: padded windows have {sizes[0]:,} elements, and it {sizes[1]:,}"
+    def lay_out(array: WindowArray, is_target: bool) -> WindowGrid:
+        part, shapes, axes = array.parts[0], array.shapes, array.axes
+        spans = [
+            find_span(axis, n, is_target) for axis, n in zip(axes, shapes[0].tolist(), strict=True)
+        ]
+        is_padded = any(axis in (window if drop == "pad" else halo) for axis in axes)
+        elements = int(shapes[:, len(of_files) :].prod(axis=1).max())
+        sizes = math.prod(high - low for low, high in spans), elements
+        bytes_max = max(limits.undeclared_chunk_bytes_max, sizes[1] * part.dtype.itemsize)
+        if is_padded and sizes[0] * part.dtype.itemsize > bytes_max:
+            what = f"{part.where}: padded windows have {sizes[0]:,} elements, and it {sizes[1]:,}"
             raise UsageError(f"{what}: give a smaller window, target or halo")
+        one = np.ones(len(shapes), np.int64)
+        columns = shapes, *(np.stack([of.get(a, one) for a in axes], 1) for of in (steps, every))
         return WindowGrid(
-            array.shape,
+            tuple(shapes.max(axis=0).tolist()),
             tuple(high - low for low, high in spans),
-            tuple(
-                before.get(axis, 0) + low for axis, (low, _) in zip(array.axes, spans, strict=True)
-            ),
-            tuple(stride.get(axis, window[axis]) if axis in steps else 1 for axis in array.axes),
-            tuple(steps.get(axis, 1) for axis in array.axes),
-            tuple(every.get(axis, 1) for axis in array.axes),
+            tuple(before.get(axis, 0) + low for axis, (low, _) in zip(axes, spans, strict=True)),
+            tuple(stride.get(axis, window[axis]) if axis in steps else 1 for axis in axes),
+            tuple(columns[1].max(axis=0).tolist()),
+            tuple(columns[2].max(axis=0).tolist()),
             count,
-            array.axes,
-            array.fill if is_padded and not (is_target and drop == "partial") else "",
+            axes,
+            part.fill if is_padded and not (is_target and drop == "partial") else "",
+            FileGrids(first, *columns) if of_files else None,
         )
 
     fields = []
@@ -299,7 +338,9 @@ def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> Win
             fields.append(WindowField(f"{name}_target", name, lay_out(array, True)))
     masks = []
     for axis in (axis for axis in steps if axis in halo or drop == "pad"):
-        along = NamedArray("", (lengths[axis][0],), (axis,), np.dtype(bool), "00")
+        part, sizes = ArrayPart("", (), (axis,), np.dtype(bool), "00"), lengths[axis][0]
+        shapes = np.stack([*(np.full_like(sizes, len(sizes)) for _ in of_files), sizes], 1)
+        along = WindowArray([part], (*of_files, axis), shapes)
         grids = [lay_out(along, False), lay_out(along, True)]
         masks.append(WindowMask.make(f"{axis}_valid", grids[0]))
         if target and drop == "pad" and grids[0].described() != grids[1].described():
@@ -307,38 +348,57 @@ def cut_windows(arrays: Mapping[str, NamedArray], request: WindowRequest) -> Win
     made = [*(field.name for field in fields), *(mask.name for mask in masks)]
     for name in made:
         if made.count(name) > 1:
-            what = f"two fields of {arrays[fields[0].array].where} would be {name!r}"
+            what = f"two fields of {arrays[fields[0].array].parts[0].where} would be {name!r}"
             raise UsageError(f"{what}: choose arrays, or other names, by fields=")
-    return WindowCut(fields, masks, lost)
+    return WindowCut(fields, masks, {lost, *of_files})
 
 
 def build_index(
     name: str,
     files: Files,
     sources: Files,
-    arrays: Mapping[str, NamedArray],
-    cut: WindowCut,
-    stored: Mapping[str, PlainRows | ArrayChunks],
+    parts: Mapping[str, Sequence[ArrayPart]],
+    codecs: Mapping[str, Codec],
+    request: WindowRequest,
 ) -> Index:
-    """Build the index of the windows of arrays, which are stored so, for the format of a name."""
+    """Build the index of the windows of arrays, each in parts, for the format of a name.
+
+    codecs:  of the single chunks of arrays that are in chunks.
+    """
+    arrays = {array: join_parts(chain, request) for array, chain in parts.items()}
+    cut = cut_windows(arrays, request)
+    tables: dict[str, RowTable] = {}  # one for all fields of an array: a chunk is decoded for all
     fields: list[Field] = []
     layouts: list[Layout] = []
     for field_name, array, grid in cut.fields:
-        dtype, rows = arrays[array].dtype, stored[array]
+        chain, dtype = arrays[array].parts, arrays[array].parts[0].dtype
+        grids = [one.values for one in chain if isinstance(one.values, ChunkGrid)]
         pairs = zip(grid.axes, grid.size, strict=True)
-        shape = tuple(size for axis, size in pairs if axis != cut.axis)
-        made_shape = None if shape == grid.size and not grid.fill else shape
-        if isinstance(rows, PlainRows):
-            fields.append(Field(field_name, dtype, grid.room, made_shape=made_shape))
-            layouts.append(Boxes(grid, rows.first, rows.base, dtype.itemsize))
-        else:
-            fields.append(Field(field_name, dtype, grid.size, rows.codec, made_shape=made_shape))
-            layouts.append(Windows(rows.edges, rows.table, grid, rows.shape))
+        shape = tuple(size for axis, size in pairs if axis not in cut.lost)
+        made = None if shape == grid.size and not grid.fill else shape
+        if not grids:
+            fields.append(Field(field_name, dtype, grid.room, made_shape=made))
+            first = number_first([1 if request.is_by_file else one.shape[0] for one in chain])
+            base = np.array([one.values for one in chain], np.int64)
+            layouts.append(Boxes(grid, first, base, dtype.itemsize))
+            continue
+        if array not in tables:  # an absent chunk has no bytes
+            file, *bytes_of = map(np.concatenate, zip(*(one[3:] for one in grids), strict=True))
+            offset, length = (np.where(bytes_of[1] < 0, 0, one) for one in bytes_of)
+            tables[array] = RowTable(file, offset, length)
+        fields.append(Field(field_name, dtype, grid.size, codecs[array], made_shape=made))
+        chunks, in_files = np.array([one.chunk for one in chain], np.int64), None
+        edges = number_first(np.concatenate([np.diff(_find_edges(one)) for one in grids]))
+        if request.is_by_file:
+            edges = np.arange(len(chain) + 1)
+            chunks = in_files = np.insert(chunks, 0, 1, axis=1)
+        chunk = tuple(chunks.max(axis=0).tolist())
+        layouts.append(Windows(edges, tables[array], grid, chunk, in_files))
     masks = tuple(cut.masks)
     return Index(name, files, tuple(fields), tuple(layouts), sources, attributes=masks)
 
 
-def find_edges(grid: ChunkGrid) -> Int:
+def _find_edges(grid: ChunkGrid) -> Int:
     """Find the first row of each row of chunks of an array, and the end."""
     starts = np.arange(grid.cells[0] + 1, dtype=np.int64) * grid.chunk[0]
     edges: Int = np.minimum(starts, grid.shape[0])

@@ -10,7 +10,8 @@ Options:
               have equal first axes.
     label     path of an array of integers with the labels; by default "label",
               "labels" or "y" in the group, where it has one axis of integers; "" for none.
-    sample    "file": each group or array in the folder is a sample, and an array is its field.
+    sample    "file": each group or array in the folder is a sample, and an array is its field; or
+              windows are cut within each.
     window    and the other options of `windowing`; axes have the names of `dimension_names`, or of
               xarray's `_ARRAY_DIMENSIONS`. By default all arrays that have one of the window's
               axes, but coordinates.
@@ -42,6 +43,7 @@ from ..table import Index
 from . import options
 from .chunk_grid import (
     ChunkGrid,
+    chain_variants,
     check_shape,
     choose_label,
     count_cells,
@@ -50,13 +52,10 @@ from .chunk_grid import (
 )
 from .shards import Scan
 from .windowing import (
-    ArrayChunks,
     ArrayNotes,
-    NamedArray,
-    PlainRows,
+    ArrayPart,
     WindowRequest,
     build_index,
-    cut_windows,
     encode_fill,
     is_coordinate,
     name_axes,
@@ -138,7 +137,7 @@ def build(
     """The index of the rows of one array, or of several side by side; of groups; or of windows."""
     asked = {"data": dataset} if dataset is not None else fields
     if windows:
-        return _index_windows(scan, asked, fill, WindowRequest(**windows))
+        return _index_windows(scan, asked, fill, WindowRequest(**windows, sample=sample))
     if sample == "file":
         return _index_groups(scan, asked, label, fill)
     named = _list_group(scan.store) if asked is None else asked
@@ -178,36 +177,45 @@ def build(
 def _index_windows(
     scan: Scan, asked: Mapping[str, str] | None, fill: bool, request: WindowRequest
 ) -> Index:
-    """Make the index of the windows of arrays."""
-    store = scan.store
-    named = _list_group(store) if asked is None else asked
-    arrays = {name: _read_array(store, path) for name, path in named.items()}
-    axes = {name: _read_axes(store, array) for name, array in arrays.items()}
+    """Make the index of the windows of arrays, at the top or in each group."""
+    store, is_by_group = scan.store, request.is_by_file
+    if is_by_group:
+        _, metas, columns = _list_columns(store, asked)
+    else:
+        named, metas = _list_group(store) if asked is None else asked, set()
+        columns = {name: [_read_array(store, path)] for name, path in named.items()}
+    axes = {name: _read_axes(store, arrays[0]) for name, arrays in columns.items()}
     if asked is None:
-        arrays = {
-            name: array
-            for name, array in arrays.items()
+        columns = {
+            name: arrays
+            for name, arrays in columns.items()
             if not is_coordinate(name, axes[name]) and set(axes[name]) & set(request.window)
-        } or arrays
-    seen = {
-        name: NamedArray(array.where, array.shape, axes[name], array.dtype, array.fill_bytes)
-        for name, array in arrays.items()
-    }
-    cut = cut_windows(seen, request)
-    files, grids = _locate_arrays(scan, arrays.values(), fill)
-    stored: dict[str, PlainRows | ArrayChunks] = {}
-    for (name, array), grid in zip(arrays.items(), grids, strict=True):
-        codec = Codec("zarr", array.codec_options | {"shape": list(grid.chunk[1:])})
-        stored[name] = ArrayChunks.list(grid, codec)
-    named_by = {array.meta for array in arrays.values()}
+        } or columns
+    every = [array for arrays in columns.values() for array in arrays]
+    files, grids = _locate_arrays(scan, every, fill)
+    parts: dict[str, list[ArrayPart]] = {}
+    codecs: dict[str, Codec] = {}
+    for name, arrays in columns.items():
+        chain, grids = grids[: len(arrays)], grids[len(arrays) :]
+        parts[name] = [
+            ArrayPart(one.where, one.shape, _read_axes(store, one), one.dtype, one.fill_bytes, grid)
+            for one, grid in zip(arrays, chain, strict=True)
+        ]
+        rows = [_add_axis(one, len(arrays)) for one in arrays] if is_by_group else arrays
+        made = [one.codec_options | {"shape": list((one.inner or one.chunk)[1:])} for one in rows]
+        counts = [len(grid.offset) for grid in chain]
+        codecs[name] = Codec("zarr", chain_variants(made, counts) if is_by_group else made[0])
+    named_by = metas | {array.meta for array in every}
     named_by |= {f"{meta.removesuffix('.zarray')}.zattrs" for meta in named_by if "zarray" in meta}
     present = store.probe(unseen(store.root, sorted(named_by)))[1] == 0
     read = [name for name, is_here in zip(sorted(named_by), present, strict=True) if is_here]
     sources = joined(files, store.stat(read))
     if fill:
-        folders = store.folders(sorted({array.name for array in arrays.values()}))
+        folders = store.folders(sorted({array.name for array in every}))
         sources = joined(folders, sources)
-    return build_index("zarr", files, sources, seen, cut, stored)
+    if is_by_group:
+        sources = joined(store.folders([""]), sources)
+    return build_index("zarr", files, sources, parts, codecs, request)
 
 
 def _read_axes(store: Store, array: ZarrArray) -> tuple[str, ...]:
@@ -289,35 +297,16 @@ def _index_groups(
     store = scan.store
     if label:
         raise UsageError("with sample='file' Zarr has no label=: take the array as a field")
-    metas = [name for meta in _META for name in store.match(f"*/{meta}")]
-    groups = sorted({meta.split("/")[0] for meta in metas})
-    columns: dict[str, list[ZarrArray]] = {}
-    for group in groups:
-        named = _list_group(store, f"{group}/") if asked is None else asked
-        for name, path in named.items():
-            columns.setdefault(name, []).append(_read_array(store, f"{group}/{path}"))
-    if not columns:
-        raise FormatError(f"{store.root} holds no Zarr groups, of which each is a sample: check it")
+    groups, metas, columns = _list_columns(store, asked)
     fields: list[Field] = []
     wholes: list[ZarrArray] = []
     for name, arrays in columns.items():
-        first = arrays[0]
+        first, whole = arrays[0], _add_axis(arrays[0], len(arrays))
         likeness = (first.shape, first.codec_options, first.chunk, first.order)
         for array in arrays:
             if (array.shape, array.codec_options, array.chunk, array.order) != likeness:
-                raise FormatError(
-                    f"{array.where} is unlike {first.where}: choose others by fields="
-                )
-        if len(arrays) != len(groups):
-            have = f"{len(arrays):,} of {len(groups):,} groups have {name!r}"
-            raise FormatError(f"{store.root}: {have}: choose others by fields=")
-        whole = replace(
-            first,
-            shape=(len(arrays), *first.shape),
-            chunk=(1, *first.chunk),
-            order=(0, *(axis + 1 for axis in first.order)),
-            inner=first.inner and (1, *first.inner),
-        )
+                what = f"{array.where} is unlike {first.where}"
+                raise FormatError(f"{what}: choose others by fields=")
         wholes.append(whole)
         fields.append(Field(name, first.dtype, first.shape, Codec("zarr", whole.codec_options)))
     every = [array for arrays in columns.values() for array in arrays]
@@ -333,9 +322,40 @@ def _index_groups(
         if verbatim is not None:
             fields[row] = replace(fields[row], codec=None)
         places.append(group_chunks(joint) if verbatim is None else verbatim)
-    read = sorted({array.meta for array in every} | set(metas))
+    read = sorted({array.meta for array in every} | metas)
     sources = joined(store.folders([""]), joined(files, store.stat(read)))
     return Index("zarr", files, (*fields,), (*places,), sources, names=Names.of(groups))
+
+
+def _list_columns(
+    store: Store, asked: Mapping[str, str] | None
+) -> tuple[list[str], set[str], dict[str, list[ZarrArray]]]:
+    """List the groups, or arrays, in a folder, their metadata, and each array in all of them."""
+    metas = {name for meta in _META for name in store.match(f"*/{meta}")}
+    groups = sorted({meta.split("/")[0] for meta in metas})
+    columns: dict[str, list[ZarrArray]] = {}
+    for group in groups:
+        named = _list_group(store, f"{group}/") if asked is None else asked
+        for name, path in named.items():
+            columns.setdefault(name, []).append(_read_array(store, f"{group}/{path}"))
+    if not columns:
+        raise FormatError(f"{store.root} holds no Zarr groups, of which each is a sample: check it")
+    for name, arrays in columns.items():
+        if len(arrays) != len(groups):
+            have = f"{len(arrays):,} of {len(groups):,} groups have {name!r}"
+            raise FormatError(f"{store.root}: {have}: choose others by fields=")
+    return groups, metas, columns
+
+
+def _add_axis(array: ZarrArray, count: int) -> ZarrArray:
+    """Return an array that has so many of these along an axis in front, each in its own chunks."""
+    return replace(
+        array,
+        shape=(count, *array.shape),
+        chunk=(1, *array.chunk),
+        order=(0, *(axis + 1 for axis in array.order)),
+        inner=array.inner and (1, *array.inner),
+    )
 
 
 # -- metadata --------------------------------------------------------------------------------------
