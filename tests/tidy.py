@@ -90,7 +90,7 @@ BUDGETS = {
     "dataset": 5_994,
     "demo": 452,
     "doctor": 1_581,
-    "engine": 5_817,
+    "engine": 5_832,
     "images": 2_055,
     "index": 15_401,
     "loader": 6_788,

@@ -105,12 +105,13 @@ auto walk_source(Read& source, const Walk& walk) {
   return result;
 }
 
-// walk(source, local), for a descriptor, or for a Python function if `file` is negative.
+// walk(source, local), for a descriptor, whose file is read from `start` on, or for a Python function
+// if `file` is negative.
 template <typename Walk>
 auto walk_file(int file, const std::optional<ReadFunction>& read, std::uint64_t size,
-               const Walk& walk) {
+               const Walk& walk, std::uint64_t start = 0) {
   if (file >= 0) {
-    InterruptibleFile source(file, size);
+    InterruptibleFile source(file, size, start);
     return walk_source(source, [&](Source& s) { return walk(s, true); });
   }
   if (!read) throw nb::type_error("file is no descriptor and read is None: give one of them");

@@ -23,10 +23,12 @@ ReadPolicy choose_policy(bool local) {
   return local ? ReadPolicy::local() : ReadPolicy::remote();
 }
 
-WalkResult walk_jsonl(int file, const std::optional<ReadFunction>& read, std::uint64_t size) {
-  auto result = walk_file(file, read, size, [](Source& source, bool local) {
+WalkResult walk_jsonl(int file, const std::optional<ReadFunction>& read, std::uint64_t size,
+                      std::uint64_t start) {
+  const auto walk = [](Source& source, bool local) {
     return jsonl::walk(source, choose_policy(local));
-  });
+  };
+  auto result = walk_file(file, read, size, walk, start);
   nb::dict columns;
   columns["offset"] = make_array<std::int64_t>(std::move(result.offset));
   columns["length"] = make_array<std::int64_t>(std::move(result.length));
@@ -107,6 +109,7 @@ WalkResult walk_tar(int file, const std::optional<ReadFunction>& read, std::uint
 
 void bind_walkers(nb::module_& m) {
   m.def("walk_jsonl", &walk_jsonl, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
+        nb::arg("start") = 0,
         "Find the lines of a JSONL file: (columns, None or (offset, message)).");
   m.def("walk_tfrecord", &walk_tfrecord, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
         nb::arg("check") = "length", nb::arg("features") = std::vector<std::string>(),

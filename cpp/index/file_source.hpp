@@ -10,15 +10,16 @@
 
 namespace penstock {
 
-// An open file. The caller keeps and closes the descriptor.
+// An open file, or the part of one from `start` on. The caller keeps and closes the descriptor.
 struct FileSource : Source {
-  FileSource(int file, std::uint64_t bytes) : Source(bytes), descriptor(file) {}
+  FileSource(int file, std::uint64_t bytes, std::uint64_t start = 0)
+      : Source(bytes), descriptor(file), start(start) {}
 
   std::int64_t read(std::uint64_t offset, std::span<std::byte> out) override {
     std::size_t done = 0;
     while (done < out.size()) {
       const ::ssize_t n = ::pread(descriptor, out.data() + done, out.size() - done,
-                                  static_cast<::off_t>(offset + done));
+                                  static_cast<::off_t>(start + offset + done));
       if (n == 0) break;
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return -errno;
@@ -28,6 +29,7 @@ struct FileSource : Source {
   }
 
   int descriptor;
+  std::uint64_t start;
 };
 
 }  // namespace penstock

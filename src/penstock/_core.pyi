@@ -642,7 +642,7 @@ def walk_lmdb(
     """
 
 def walk_jsonl(
-    file: int, read: Callable[[int, int], bytes] | None, size: int
+    file: int, read: Callable[[int, int], bytes] | None, size: int, start: int = 0
 ) -> tuple[dict[str, Any], tuple[int, str] | None]:
     """Find the lines of a JSONL file: (columns, None or (offset, message))."""
 

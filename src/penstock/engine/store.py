@@ -61,11 +61,15 @@ class StoreFile:
 
     fetch:  returns the bytes of a range, fewer if the file ends within it.
     file:   descriptor, or -1 if only `fetch` reads.
+    start:  of a part of a file, where it starts within it.
     local:  whether the file is on a file system of this machine, where a small read is cheap.
     """
 
-    def __init__(self, path: str, size: int, fetch: Callable[[int, int], bytes], file: int) -> None:
+    def __init__(
+        self, path: str, size: int, fetch: Callable[[int, int], bytes], file: int, start: int = 0
+    ) -> None:
         self.path, self.size, self._fetch, self._file = path, size, fetch, file
+        self._start = start
 
     @property
     def local(self) -> bool:
@@ -75,9 +79,20 @@ class StoreFile:
         """Read the bytes of a range; fewer if the file ends within it."""
         return self._fetch(offset, length)
 
+    def cut(self, start: int, stop: int) -> StoreFile:
+        """Return the part [start, stop) of the file, for walkers that take `start`."""
+        fetch = self._fetch
+
+        def shift(offset: int, length: int) -> bytes:
+            return fetch(start + offset, length)
+
+        return StoreFile(self.path, stop - start, shift, self._file, start)
+
     def walk(self, container: str, **options: Any) -> dict[str, Any]:
         """Run the compiled walker of a container, and return its columns; FormatError at a flaw."""
         walker = getattr(_core, f"walk_{container}")
+        if self._start:
+            options["start"] = self._start
         try:
             columns, flaw = walker(self._file, self._fetch, self.size, **options)
         except OSError as error:
@@ -91,7 +106,7 @@ class StoreFile:
 
     def flaw(self, offset: int, message: str) -> FormatError:
         """Build the error for a flaw at a byte of this file."""
-        return FormatError(f"{self.path}: at byte {offset:,}: {message}")
+        return FormatError(f"{self.path}: at byte {self._start + offset:,}: {message}")
 
 
 T = TypeVar("T")

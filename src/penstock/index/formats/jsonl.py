@@ -154,10 +154,7 @@ def _walk_piece(
         detection.refuse_compressed(source, "JSONL file")
         _check_head(source, head)
     first, end = _find_line(source, start), _find_line(source, stop)
-    piece = StoreFile(
-        source.path, end - first, lambda at, length: source.read(first + at, length), -1
-    )
-    columns = piece.walk("jsonl")
+    columns = source.cut(first, end).walk("jsonl")
     lines = _sum_up(columns["offset"] + first, columns["length"])
     if not start and end == source.size:
         _refuse_list(source, head, len(lines.offset))
