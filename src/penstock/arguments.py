@@ -16,10 +16,12 @@ A field whose default is None may be None.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 import operator
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache, partial
@@ -258,3 +260,22 @@ def suggest_path(path: str) -> str:
         return ""
     near = difflib.get_close_matches(name, names, 1, 0.8)
     return f" (did you mean {os.path.join(folder, near[0])!r}?)" if near else ""
+
+
+def import_function(option: str, text: str) -> Callable[..., Any]:
+    """Import the function that an option names as module:function, also from this folder."""
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise UsageError(f"{option} is {text!r}: use module:function, such as mytrain.data:decode")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        function: Any = importlib.import_module(module)
+        for attribute in name.split("."):
+            function = getattr(function, attribute)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        what = f"{option} is {text!r}, which cannot be had ({error})"
+        raise UsageError(f"{what}: name an importable function") from None
+    if not callable(function):
+        raise UsageError(f"{option} is {text!r}, which is {function!r}: name a function")
+    return function  # type: ignore[no-any-return]

@@ -40,6 +40,8 @@ tasks_usual = 512
 """Tasks, about, that a plan of work has where there are many files."""
 task_text_bytes = 64 * MIB
 """Texts that one task of shared work encodes."""
+measured_tasks_max = 4096
+"""Tasks, about, that measure lengths or statistics: each has several chunks then."""
 tasks_waiting = 256
 """Tasks of shared work that wait in an engine at a time."""
 join_bytes_max = 1 << 30

@@ -20,7 +20,7 @@ import zarr
 import penstock
 import penstock.cli.app
 from penstock._core import list_kernels
-from penstock.cli.options import import_function
+from penstock.arguments import import_function
 from penstock.doctor.doctor import PlannedJob, examine
 from penstock.engine.host import Machine, read_machine
 from penstock.errors import UsageError

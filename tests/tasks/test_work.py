@@ -19,6 +19,7 @@ import pytest
 import penstock
 from penstock import limits
 from penstock.convert import tokenize
+from penstock.dataset.measuring import measure_lengths
 from penstock.errors import ChangedError, MissingError, SidecarError, UsageError
 from penstock.tasks import WorkPlan, distribute, make_engine, plan_work
 from penstock.tasks.slurm import find_share, parse_tasks
@@ -144,6 +145,56 @@ def test_tokens(tmp_path: Path, broken: Any) -> None:
         found = (tmp_path / "work" / f"tokens.{ending}").read_bytes()
         assert found == (tmp_path / f"one.{ending}").read_bytes()
     plan.commit()  # of what is committed
+
+
+def count_bytes(sample: dict[str, Any]) -> int:
+    return len(sample["bin"])
+
+
+@pytest.mark.parametrize("tasks_max", [1, 4096])
+def test_lengths(
+    shards: Path, tmp_path: Path, tasks_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths by a function, of any number of tasks, equal one process's; the file too."""
+    monkeypatch.setattr(limits, "lengths_chunk_bytes", 100)
+    monkeypatch.setattr(limits, "measured_tasks_max", tasks_max)
+    one = measure_lengths(penstock.open(shards), count_bytes)
+    expected = Path(one.path).read_bytes()
+    os.unlink(one.path)
+    by = f"{__name__}:count_bytes"
+    plan = plan_work("lengths", shards, tmp_path / "work", by=by)
+    assert (len(plan) > 5) is (tasks_max > 1)
+    for task in reversed(plan.list_missing()):
+        plan.do(task)
+    assert plan.commit().startswith(f"lengths of 30 samples by {by}: ")
+    assert Path(one.path).read_bytes() == expected
+    by_bytes = plan_work("lengths", shards, tmp_path / "bytes", by="bytes")
+    assert len(by_bytes) == 0  # the index says them
+    by_bytes.commit()
+    assert penstock.open(shards).lengths.tolist() == [20 + sample for sample in range(5)] * 6
+
+
+def test_stats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics of any number of tasks have the bits of one process's."""
+    monkeypatch.setattr(limits, "lengths_chunk_bytes", 1000)
+    monkeypatch.setattr(limits, "lengths_batch_bytes", 300)
+    values = np.random.default_rng(0).normal(3, 1e3, (400, 3, 2)).astype(np.float32)
+    values[7, 1, 1] = np.nan
+    np.save(tmp_path / "x.npy", values)
+    os.utime(tmp_path / "x.npy", ns=(LONG_AGO_NS, LONG_AGO_NS))
+    expected = penstock.open(tmp_path / "x.npy").stats(by_axis=0)
+    (saved,) = tmp_path.glob("x.npy.*stats.penstock")
+    one = saved.read_bytes()
+    saved.unlink()
+    plan = plan_work("stats", tmp_path / "x.npy", tmp_path / "work", by_axis=0)
+    assert len(plan) > 5
+    for task in reversed(plan.list_missing()):
+        plan.do(task)
+    plan.commit()
+    assert saved.read_bytes() == one
+    assert penstock.open(tmp_path / "x.npy").load_stats() == expected
+    with pytest.raises(UsageError, match="bins need a second pass"):
+        plan_work("stats", tmp_path / "x.npy", tmp_path / "bins", bins=3)
 
 
 def test_text_that_cannot_be_encoded(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import rich.table
 import typer
 
+from ..arguments import import_function
 from . import console
 from .commands import show_demo, show_host, show_race
 from .console import explain_interrupt
@@ -16,7 +17,6 @@ from .options import (
     AsJson,
     FormatOptions,
     hide_credentials,
-    import_function,
     open_data,
     setting,
     takes_format_options,

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from ..arguments import import_function
 from ..dataset.dataset import Dataset
 from ..dataset.measuring import measure_lengths
 from ..dataset.sources import locate_data
@@ -24,7 +25,6 @@ from .options import (
     AsJson,
     DataPath,
     FormatOptions,
-    import_function,
     open_data,
     setting,
     takes_format_options,

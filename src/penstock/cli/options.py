@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
-import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -183,22 +180,3 @@ def hide_credentials(path: str) -> str:
 
 
 # -- functions of the user -------------------------------------------------------------------------
-
-
-def import_function(option: str, text: str) -> Callable[..., Any]:
-    """Import the function that an option names as module:function, also from this folder."""
-    module, _, name = text.partition(":")
-    if not module or not name:
-        raise UsageError(f"{option} is {text!r}: use module:function, such as mytrain.data:decode")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        function: Any = importlib.import_module(module)
-        for attribute in name.split("."):
-            function = getattr(function, attribute)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        what = f"{option} is {text!r}, which cannot be had ({error})"
-        raise UsageError(f"{what}: name an importable function") from None
-    if not callable(function):
-        raise UsageError(f"{option} is {text!r}, which is {function!r}: name a function")
-    return function  # type: ignore[no-any-return]

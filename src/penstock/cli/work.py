@@ -25,7 +25,7 @@ _NAMED_MAX = 10
 
 plan = typer.Typer(
     cls=HelpedGroup,
-    help="""Plan work that many programs share: an index, or tokens.
+    help="""Plan work that many programs share: an index, tokens, lengths or statistics.
 
     With --on, the work is done and committed, too.
 
@@ -56,7 +56,7 @@ Workers = Annotated[
 
 @plan.callback()
 def _plan() -> None:
-    """Plan work that many programs share: an index, or tokens."""
+    """Plan work that many programs share: an index, tokens, lengths or statistics."""
 
 
 @plan.command("index", cls=HelpedCommand)
@@ -125,6 +125,59 @@ def plan_tokenize(
     settings |= {"tokenizer": tokenizer, "broken": broken, "engine": engine}
     settings["eos"] = not no_eos if eos is None else eos
     _plan_and_run("tokenize", path, folder, on, workers, options, **settings)
+
+
+@plan.command("lengths", cls=HelpedCommand)
+@takes_format_options
+@explain_interrupt(GOES_ON)
+def plan_lengths(
+    path: DataPath,
+    folder: Folder,
+    *,
+    by: str = setting(
+        ..., "bytes, tokens, duration, or module:function of a sample.", metavar="RULE"
+    ),
+    field: str | None = setting(None, "The field with the text or sound."),
+    tokenizer: str | None = setting(
+        None, "A tokenizer.json, or the folder that has one, for tokens of texts.", metavar="PATH"
+    ),
+    on: Engine = None,
+    workers: Workers = None,
+    options: FormatOptions,
+) -> None:
+    """Plan the lengths of samples, saved beside the index: its tasks measure some samples each.
+
+    Examples:
+
+      penstock plan-work lengths /data/speech /shared/work --by duration --on ray
+    """
+    given = {"by": by, "field": field, "tokenizer": tokenizer}
+    settings = {name: value for name, value in given.items() if value is not None}
+    _plan_and_run("lengths", path, folder, on, workers, options, **settings)
+
+
+@plan.command("stats", cls=HelpedCommand)
+@takes_format_options
+@explain_interrupt(GOES_ON)
+def plan_stats(
+    path: DataPath,
+    folder: Folder,
+    *,
+    by_axis: int | None = setting(
+        None, "Axis of a sample whose places have statistics of their own, too.", min=0
+    ),
+    on: Engine = None,
+    workers: Workers = None,
+    options: FormatOptions,
+) -> None:
+    """Plan the statistics of fields of numbers: its tasks measure some samples each.
+
+    Examples:
+
+      penstock plan-work stats /data/weather.zarr /shared/work --on dask
+    """
+    settings = {} if by_axis is None else {"by_axis": by_axis}
+    _plan_and_run("stats", path, folder, on, workers, options, **settings)
 
 
 @explain_interrupt(GOES_ON)

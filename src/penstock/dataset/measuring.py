@@ -81,51 +81,104 @@ def measure_lengths(
     same rule of this version of the data are kept as they are. Returns what `Dataset.lengths` has
     from now on. UsageError; errors of the function are raised with the sample's number.
     """
-    name = describe_rule(by)
-    if dataset.kind is not None or dataset.fingerprint != dataset.index.fingerprint:
-        raise UsageError(f"{dataset.path} is selected, mixed or joined: measure the data itself")
     check_function("progress", progress, "a function of the samples done and of all")
-    measure, identity, only = choose_measure(dataset.index, by, field, tokenizer)
-    if tokenizer is not None:
-        name += f" --tokenizer {os.fspath(tokenizer)!s}"
-    paths = dataset.list_length_paths()
-    if not force:
-        with contextlib.suppress(SidecarError):
-            saved = load_lengths(paths, dataset.index, dataset.path)
-            if saved is not None and (saved.rule, saved.counter) == (name, identity):
-                return saved
-    path = choose_saved_path(paths)
-    index = dataset.index
-    header: dict[str, Any] = {
-        "format": LENGTHS.format,
-        "data": index.fingerprint,
-        "version": index.version,
-        "by": name,
-        "counter": identity,
-    }
-    if measure is not None:
-        # A function may use all fields.
-        names = [made.name for made in index.made] if only is None else [only]
-        if made := describe_made(index, names):
-            header["made"] = made
-        cores = len(os.sched_getaffinity(0))
-        workers = cores if processes is None else check_whole("processes", processes, 1, 1024)
-        samples = max(1, min(8192, int(limits.lengths_chunk_bytes / max(1, index.mean_bytes))))
-        with storage_errors(path), MeasuredChunks(path, header, index.count, samples) as chunks:
-            _measure_chunks(dataset, measure, chunks, workers, progress)
-            write_sidecar(path, header, {"values": chunks.values})
-            chunks.remove()
-    else:
-        values = _count_all(dataset, str(by), os.path.dirname(path))
-        with storage_errors(path):
-            write_sidecar(path, header, {"values": values})
-    for other in paths:
-        if other != path:
-            with contextlib.suppress(OSError):
-                os.unlink(other)
-    saved = load_lengths([path], index, dataset.path)
-    assert saved is not None
-    return saved
+    measuring = LengthMeasuring(dataset, by, field, tokenizer)
+    return measuring.save(processes, force=force, progress=progress)
+
+
+class LengthMeasuring:
+    """Lengths of one data set by one rule, see `measure_lengths`: measured in chunks, and saved.
+
+    samples:  in a chunk.
+    count:    of chunks; 0 where the index alone says the lengths.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        by: Rule,
+        field: str | None = None,
+        tokenizer: Path | None = None,
+    ) -> None:
+        self.name = describe_rule(by)
+        if dataset.kind is not None or dataset.fingerprint != dataset.index.fingerprint:
+            raise UsageError(
+                f"{dataset.path} is selected, mixed or joined: measure the data itself"
+            )
+        index = dataset.index
+        self._measure, self.identity, only = choose_measure(index, by, field, tokenizer)
+        if tokenizer is not None:
+            self.name += f" --tokenizer {os.fspath(tokenizer)!s}"
+        self.dataset, self._by = dataset, by
+        self._header: dict[str, Any] = {
+            "format": LENGTHS.format,
+            "data": index.fingerprint,
+            "version": index.version,
+            "by": self.name,
+            "counter": self.identity,
+        }
+        self.samples = max(1, min(8192, int(limits.lengths_chunk_bytes / max(1, index.mean_bytes))))
+        self.count = 0
+        if self._measure is not None:
+            self.count = -(-index.count // self.samples)
+            # A function may use all fields.
+            names = [made.name for made in index.made] if only is None else [only]
+            if made := describe_made(index, names):
+                self._header["made"] = made
+
+    def measure(self, first: int, stop: int) -> Int:
+        """Return the lengths of the samples of the chunks [first, stop)."""
+        assert self._measure is not None
+        end = min(stop * self.samples, self.dataset.index.count)
+        with contextlib.closing(_ChunkReader(self.dataset, self._measure)) as reader:
+            return reader.measure(first * self.samples, end)
+
+    def save(
+        self,
+        processes: int | None = None,
+        *,
+        force: bool = False,
+        progress: Progress | None = None,
+        measured: Callable[[int], Int] | None = None,
+    ) -> SavedLengths:
+        """Measure what is missing, and save it; or return what is saved by the same rule.
+
+        measured:  returns the lengths of a chunk, where others measured them.
+        """
+        dataset, index = self.dataset, self.dataset.index
+        paths = dataset.list_length_paths()
+        if not force:
+            with contextlib.suppress(SidecarError):
+                saved = load_lengths(paths, index, dataset.path)
+                if saved is not None and (saved.rule, saved.counter) == (self.name, self.identity):
+                    return saved
+        path, header = choose_saved_path(paths), self._header
+        if self._measure is not None:
+            cores = len(os.sched_getaffinity(0))
+            workers = cores if processes is None else check_whole("processes", processes, 1, 1024)
+            with (
+                storage_errors(path),
+                MeasuredChunks(path, header, index.count, self.samples) as chunks,
+            ):
+                if measured is None:
+                    _measure_chunks(dataset, self._measure, chunks, workers, progress)
+                else:
+                    missing = chunks.list_missing()
+                    pairs = ((chunk, measured(chunk)) for chunk in missing)
+                    chunks.fill(pairs, missing, progress)
+                write_sidecar(path, header, {"values": chunks.values})
+                chunks.remove()
+        else:
+            values = _count_all(dataset, str(self._by), os.path.dirname(path))
+            with storage_errors(path):
+                write_sidecar(path, header, {"values": values})
+        for other in paths:
+            if other != path:
+                with contextlib.suppress(OSError):
+                    os.unlink(other)
+        saved = load_lengths([path], index, dataset.path)
+        assert saved is not None
+        return saved
 
 
 def _count_all(dataset: Dataset, by: str, folder: str) -> Int:

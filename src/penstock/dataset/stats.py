@@ -122,60 +122,119 @@ def measure_stats(
     progress: Progress | None,
 ) -> Mapping[str, FieldStats]:
     """Measure statistics and save them, see `Dataset.stats`."""
-    paths = _list_paths(dataset)
     check_function("progress", progress, "a function of the samples done and of all")
-    by_axis = None if by_axis is None else check_whole("by_axis", by_axis, 0, 64)
-    bins = check_whole("bins", bins, 0, limits.stats_numbers_max)
-    cores = len(os.sched_getaffinity(0))
-    threads = cores if threads is None else check_whole("threads", threads, 1, limits.threads_max)
-    columns = _list_columns(dataset, by_axis)
-    width = NUMBERS * sum(column.shape[1] for column in columns)
-    if (most := max(width, bins * len(columns))) > limits.stats_numbers_max:
-        what = f"rows and bins of {len(columns):,} fields have {most:,} numbers"
-        at_most = f"above {limits.stats_numbers_max:,}"
-        raise UsageError(f"{what}, {at_most}: use another by_axis, or fewer bins")
-    if not force:
-        for path in paths:
-            with contextlib.suppress(SidecarError, UsageError, OSError):
-                options, stats = _load(dataset, path)
-                if options == (by_axis, bins):
-                    return stats
+    measuring = StatsMeasuring(dataset, by_axis, bins)
+    return measuring.save(threads, force=force, progress=progress)
 
-    def sum_batch(fields: dict[str, Any]) -> Int:
-        moments = [sum_up(column.arrange(fields)) for column in columns]
+
+class StatsMeasuring:
+    """Statistics of one data set: measured in chunks, and saved.
+
+    samples:  in a chunk.
+    count:    of chunks.
+    width:    numbers of a chunk.
+    """
+
+    def __init__(self, dataset: Dataset, by_axis: int | None = None, bins: int = 0) -> None:
+        self._paths, self.dataset = _list_paths(dataset), dataset
+        self._by_axis = None if by_axis is None else check_whole("by_axis", by_axis, 0, 64)
+        self._bins = check_whole("bins", bins, 0, limits.stats_numbers_max)
+        self._columns = columns = _list_columns(dataset, by_axis)
+        self.width = NUMBERS * sum(column.shape[1] for column in columns)
+        if (most := max(self.width, bins * len(columns))) > limits.stats_numbers_max:
+            what = f"rows and bins of {len(columns):,} fields have {most:,} numbers"
+            at_most = f"above {limits.stats_numbers_max:,}"
+            raise UsageError(f"{what}, {at_most}: use another by_axis, or fewer bins")
+        self._batch, self.samples = _divide(dataset)
+        self.count = -(-len(dataset) // self.samples)
+
+    def measure(self, chunk: int, reader: FieldReader) -> Int:
+        """Return the moments of a chunk, as numbers."""
+        return self.read(chunk, reader, self._sum_batch, self._join)
+
+    def save(
+        self,
+        threads: int | None = None,
+        *,
+        force: bool = False,
+        progress: Progress | None = None,
+        measured: Callable[[int], Int] | None = None,
+    ) -> Mapping[str, FieldStats]:
+        """Measure what is missing, and save it; or return what is saved of the same.
+
+        measured:  returns the moments of a chunk, where others measured them.
+        """
+        cores = len(os.sched_getaffinity(0))
+        threads = (
+            cores if threads is None else check_whole("threads", threads, 1, limits.threads_max)
+        )
+        dataset, by_axis, bins, columns = self.dataset, self._by_axis, self._bins, self._columns
+        if not force:
+            for path in self._paths:
+                with contextlib.suppress(SidecarError, UsageError, OSError):
+                    options, stats = _load(dataset, path)
+                    if options == (by_axis, bins):
+                        return stats
+
+        def count_batch(fields: dict[str, Any]) -> Int:
+            pairs = zip(columns, edges, strict=True)
+            return np.concatenate(
+                [count_bins(column.arrange(fields), ends) for column, ends in pairs]
+            )
+
+        path = choose_saved_path(self._paths)
+        header: dict[str, Any] = {
+            "version": dataset.index.version,
+            "by_axis": by_axis,
+            "bins": bins,
+            "fields": _describe(dataset, columns),
+        }
+        about = {**header, "data": dataset.fingerprint, "samples": self.samples}
+        about["rows"] = self._batch
+        with storage_errors(path), ExitStack() as stack:
+            passes = _Passes(self, threads, about, stack, progress, 2 if bins else 1)
+            passes.measured = measured
+            moments = self._join(passes.run(path, self.width, self._sum_batch, self._join))
+            counts = np.zeros(0, np.int64)
+            if bins:
+                tables = _split(columns, moments[None])
+                wholes = [join_all(table.T)[0] for table in tables]
+                edges = [make_edges(whole["low"], whole["high"], bins) for whole in wholes]
+                passes.measured = None
+                counts = passes.run(f"{path}.bins", bins * len(columns), count_batch, _add)
+                counts = counts.sum(axis=0)
+            sections = {"moments": moments, "bins": counts}
+            STATS.save(path, dataset.fingerprint, sections, **header)
+            for chunks in passes.chunks:
+                chunks.remove()
+        for other in self._paths:
+            if other != path:
+                with contextlib.suppress(OSError):
+                    os.unlink(other)
+        return _load(dataset, path)[1]
+
+    def _sum_batch(self, fields: dict[str, Any]) -> Int:
+        moments = [sum_up(column.arrange(fields)) for column in self._columns]
         return np.concatenate([part.view(np.int64) for part in moments])
 
-    def join(numbers: Int) -> Int:
-        moments = [join_all(part) for part in _split(columns, numbers)]
+    def _join(self, numbers: Int) -> Int:
+        moments = [join_all(part) for part in _split(self._columns, numbers)]
         return np.concatenate([part.view(np.int64) for part in moments])
 
-    def count_batch(fields: dict[str, Any]) -> Int:
-        pairs = zip(columns, edges, strict=True)
-        return np.concatenate([count_bins(column.arrange(fields), ends) for column, ends in pairs])
-
-    path = choose_saved_path(paths)
-    header: dict[str, Any] = {"version": dataset.index.version, "by_axis": by_axis, "bins": bins}
-    header["fields"] = _describe(dataset, columns)
-    with storage_errors(path), ExitStack() as stack:
-        passes = _Passes(dataset, threads, {**header, "data": dataset.fingerprint}, stack)
-        passes.tell, passes.count = progress, 2 if bins else 1
-        moments = join(passes.run(path, width, sum_batch, join))
-        counts = np.zeros(0, np.int64)
-        if bins:
-            tables = _split(columns, moments[None])
-            wholes = [join_all(table.T)[0] for table in tables]
-            edges = [make_edges(whole["low"], whole["high"], bins) for whole in wholes]
-            width = bins * len(columns)
-            counts = passes.run(f"{path}.bins", width, count_batch, _add).sum(axis=0)
-        sections = {"moments": moments, "bins": counts}
-        STATS.save(path, dataset.fingerprint, sections, **header)
-        for chunks in passes.chunks:
-            chunks.remove()
-    for other in paths:
-        if other != path:
-            with contextlib.suppress(OSError):
-                os.unlink(other)
-    return _load(dataset, path)[1]
+    def read(
+        self,
+        chunk: int,
+        reader: FieldReader,
+        measure_batch: Callable[[dict[str, Any]], Int],
+        join: Callable[[Int], Int],
+    ) -> Int:
+        """Read a chunk in batches, and return the joined numbers of them."""
+        stop = min((chunk + 1) * self.samples, len(self.dataset))
+        batches = []
+        for first in range(chunk * self.samples, stop, self._batch):
+            numbers = np.arange(first, min(first + self._batch, stop), dtype=np.uint64)
+            batches.append(measure_batch(reader.read(self.dataset.ids(numbers))))
+        return join(np.stack(batches))
 
 
 def _name_command(dataset: Dataset) -> str:
@@ -324,19 +383,23 @@ def _finish(moments: Any) -> FieldStats:
 class _Passes:
     """Passes over a data set, in threads: each reads it once, in chunks that the data decides.
 
-    count:  of passes, for progress.
+    count:     of passes, for progress.
+    measured:  returns the numbers of a chunk, where others measured them.
     """
 
-    tell: Progress | None
-    count: int
-
     def __init__(
-        self, dataset: Dataset, threads: int, header: Mapping[str, Any], stack: ExitStack
+        self,
+        measuring: StatsMeasuring,
+        threads: int,
+        header: Mapping[str, Any],
+        stack: ExitStack,
+        progress: Progress | None,
+        count: int,
     ) -> None:
-        self._dataset, self._threads, self._stack = dataset, threads, stack
-        self._rows, self._samples = _divide(dataset)
-        self._header = {**header, "samples": self._samples, "rows": self._rows}
+        self._measuring, self._threads, self._header = measuring, threads, header
+        self._stack, self._progress, self._count = stack, progress, count
         self.chunks: list[MeasuredChunks] = []
+        self.measured: Callable[[int], Int] | None = None
 
     def run(
         self,
@@ -346,28 +409,26 @@ class _Passes:
         join: Callable[[Int], Int],
     ) -> Int:
         """Measure the chunks that are missing. Return the numbers (n, width) of all."""
-        every = len(self._dataset)
-        count = -(-every // self._samples)
+        measuring = self._measuring
+        every, count = len(measuring.dataset), measuring.count
         if not count:
             return np.zeros((0, width), np.int64)
         readers: list[FieldReader] = []
         before = len(self.chunks) * every
 
         def measure_chunk(chunk: int, _: int) -> Int:
-            stop = min((chunk + 1) * self._samples, every)
-            reader = readers.pop() if readers else FieldReader(self._dataset.index)
-            batches = []
+            if self.measured is not None:
+                return self.measured(chunk)
+            reader = readers.pop() if readers else FieldReader(measuring.dataset.index)
             try:
-                for first in range(chunk * self._samples, stop, self._rows):
-                    numbers = np.arange(first, min(first + self._rows, stop), dtype=np.uint64)
-                    batches.append(measure_batch(reader.read(self._dataset.ids(numbers))))
+                return measuring.read(chunk, reader, measure_batch, join)
             finally:
                 readers.append(reader)
-            return join(np.stack(batches))
 
         def tell(done: int, _: int) -> None:
-            if self.tell is not None:
-                self.tell(before + min(done * self._samples, every), self.count * every)
+            if self._progress is not None:
+                samples = min(done * measuring.samples, every)
+                self._progress(before + samples, self._count * every)
 
         chunks = self._stack.enter_context(MeasuredChunks(path, self._header, count, 1, width))
         self.chunks.append(chunks)

@@ -35,7 +35,12 @@ from ..index.sidecar import read_sidecar, write_sidecar
 PLAN, PARTS = "plan.penstock", "parts"
 _FORMAT = "work-plan-1"
 _DIGEST_BYTES = 16
-_KINDS = {"index": "index_work.IndexWork", "tokenize": "token_work.TokenWork"}
+_KINDS = {
+    "index": "index_work.IndexWork",
+    "tokenize": "token_work.TokenWork",
+    "lengths": "measure_work.LengthWork",
+    "stats": "measure_work.StatsWork",
+}
 """What can be shared: where the work of each name is."""
 
 Sections = dict[str, npt.NDArray[Any]]
@@ -83,10 +88,11 @@ def plan_work(
 ) -> WorkPlan:
     """Plan work on data, and save the plan in a folder that all who work see.
 
-    what:          "index", or "tokenize".
+    what:          "index", "tokenize", "lengths" or "stats".
     source:        as `penstock.open` takes it, with `open_options` as its options.
     settings:      of the work: of "tokenize" those of `penstock.convert.tokenize`, and
-                   destination=, by default folder/tokens.
+                   destination=, by default folder/tokens; of "lengths" by=, field= and tokenizer=,
+                   a function by its name, "module:function"; of "stats" by_axis=.
     progress:      called now and then with the number of files seen.
 
     Planned again, the folder keeps the parts of files that are as they were, so that more files
