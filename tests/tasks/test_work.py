@@ -18,7 +18,7 @@ import pytest
 
 import penstock
 from penstock import limits
-from penstock.convert import tokenize
+from penstock.convert import convert, tokenize
 from penstock.dataset.measuring import measure_lengths
 from penstock.errors import ChangedError, MissingError, SidecarError, UsageError
 from penstock.tasks import WorkPlan, distribute, make_engine, plan_work
@@ -145,6 +145,35 @@ def test_tokens(tmp_path: Path, broken: Any) -> None:
         found = (tmp_path / "work" / f"tokens.{ending}").read_bytes()
         assert found == (tmp_path / f"one.{ending}").read_bytes()
     plan.commit()  # of what is committed
+
+
+@pytest.mark.parametrize("to", ["tar", "tfrecord"])
+def test_shards(shards: Path, tmp_path: Path, to: Any) -> None:
+    """Shards in another format, of any number of workers, equal one process's, file by file."""
+    settings: dict[str, Any] = {"to": to, "shards": 7, "shuffle": 3, "name": "s"}
+    one = convert(penstock.open(shards), tmp_path / "one", **settings)
+    plan = plan_work("convert", shards, tmp_path / "work", **settings)
+    assert len(plan) == 7
+    with pytest.raises(UsageError, match="holds a conversion with shuffle=3, and now shuffle=4"):
+        convert(penstock.open(shards), tmp_path / "work" / "shards", **{**settings, "shuffle": 4})
+    for task in reversed(plan.list_missing()):
+        plan.do(task)
+    Path(plan.find_part(2)).unlink()
+    plan.do(2)  # as by two workers at one task
+    assert plan.commit().startswith("30 samples in 7 shards: penstock.open(")
+    for path in map(Path, one.files):
+        assert (tmp_path / "work" / "shards" / path.name).read_bytes() == path.read_bytes()
+    names = {path.name for path in (tmp_path / "work" / "shards").iterdir()}
+    assert names == {path.name for path in (tmp_path / "one").iterdir()}
+    whole = penstock.open(tmp_path / "work" / "shards", **one.options)
+    assert len(whole) == 30
+
+
+def test_shards_that_cannot_be_shared(shards: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="shards is not given"):
+        plan_work("convert", shards, tmp_path / "work", to="tar")
+    with pytest.raises(UsageError, match="LMDB is one file"):
+        plan_work("convert", shards, tmp_path / "work", to="lmdb", shards=2)
 
 
 def count_bytes(sample: dict[str, Any]) -> int:

@@ -25,7 +25,7 @@ _NAMED_MAX = 10
 
 plan = typer.Typer(
     cls=HelpedGroup,
-    help="""Plan work that many programs share: an index, tokens, lengths or statistics.
+    help="""Plan work that many programs share: an index, shards, tokens, lengths or statistics.
 
     With --on, the work is done and committed, too.
 
@@ -56,7 +56,7 @@ Workers = Annotated[
 
 @plan.callback()
 def _plan() -> None:
-    """Plan work that many programs share: an index, tokens, lengths or statistics."""
+    """Plan work that many programs share: an index, shards, tokens, lengths or statistics."""
 
 
 @plan.command("index", cls=HelpedCommand)
@@ -81,6 +81,41 @@ def plan_index(
       penstock plan-work index s3://bucket/shards /shared/work --on ray
     """
     _plan_and_run("index", path, folder, on, workers, options)
+
+
+@plan.command("convert", cls=HelpedCommand)
+@takes_format_options
+@explain_interrupt(GOES_ON)
+def plan_convert(
+    path: DataPath,
+    folder: Folder,
+    *,
+    to: str = setting(..., "tar, tfrecord or records.", metavar="FORMAT"),
+    shards: int = setting(..., "How many shards, of as many samples: a task each.", min=1),
+    destination: str | None = setting(
+        None, "The folder to write.", metavar="PATH", show_default="FOLDER/shards"
+    ),
+    shuffle: int | None = setting(None, "A seed: write the samples in the order drawn from it."),
+    name: str | None = setting(None, "Of the shards: NAME-000000.tar."),
+    field: list[str] | None = setting(None, "Write only this field; may be repeated."),
+    keys: str | None = setting(None, "names, numbers or both: what samples are called."),
+    resize: int | None = setting(
+        None, "Images: reduce the shorter side of larger ones to this length."
+    ),
+    on: Engine = None,
+    workers: Workers = None,
+    options: FormatOptions,
+) -> None:
+    """Plan a data set in another format: its tasks write a shard each, and read it back.
+
+    Examples:
+
+      penstock plan-work convert photos /shared/work --to tar --shards 1000 --shuffle 0 --on ray
+    """
+    given: dict[str, Any] = {"destination": destination, "shuffle": shuffle, "name": name}
+    given |= {"keys": keys, "fields": field or None, "resize": resize}
+    settings = {name: value for name, value in given.items() if value is not None}
+    _plan_and_run("convert", path, folder, on, workers, options, to=to, shards=shards, **settings)
 
 
 @plan.command("tokenize", cls=HelpedCommand)

@@ -15,17 +15,21 @@ penstock's own reader.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
+import secrets
+import shutil
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from .. import limits
 from ..arguments import check_flag, check_function, check_kind, check_path, check_whole
 from ..dataset.dataset import Dataset
-from ..engine.atomic_file import AtomicFile
+from ..engine.atomic_file import AtomicFile, storage_errors, sync_folder
 from ..engine.open import is_url, open_store
 from ..errors import ChangedError, LimitError, UsageError
 from .encoding import Container, Keys, StoredSample, choose_recipe, resize_images
@@ -41,6 +45,8 @@ from .manifest import (
 
 _side_max = 65_535  # of a JPEG
 _seed_max = (1 << 64) - 1
+_PARTS = ".penstock-parts"
+"""Folder in the destination, of shards that are being written by several processes."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -88,6 +94,42 @@ def convert(
     back; ChangedError if the source changed. After any of these, and after Ctrl-C or kill -9,
     nothing half-written has a final name, and the same call resumes.
     """
+    return prepare_conversion(
+        source,
+        destination,
+        to=to,
+        shard_bytes=shard_bytes,
+        shards=shards,
+        shuffle=shuffle,
+        name=name,
+        fields=fields,
+        keys=keys,
+        raw=raw,
+        datum=datum,
+        resize=resize,
+        force=force,
+        progress=progress,
+    ).run()
+
+
+def prepare_conversion(
+    source: Dataset,
+    destination: str | os.PathLike[str],
+    *,
+    to: Container,
+    shard_bytes: int | None = None,
+    shards: int | None = None,
+    shuffle: int | None = None,
+    name: str | None = None,
+    fields: Sequence[str] | None = None,
+    keys: Keys | None = None,
+    raw: bool = False,
+    datum: bool = False,
+    resize: int | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> ShardsConversion | LmdbConversion:
+    """Check the arguments of `convert`, and return the conversion that they ask for."""
     _check_source(source)
     path = check_path("destination", destination)
     if is_url(path):
@@ -117,7 +159,7 @@ def convert(
     if resize is not None:  # not in manifests that were written before
         options["resize"] = int(resize)
     kind = LmdbConversion if to == "lmdb" else ShardsConversion
-    return kind(source, path, recipe, options, force, progress).run()
+    return kind(source, path, recipe, options, force, progress)
 
 
 def _check_source(source: Dataset) -> None:
@@ -190,13 +232,25 @@ def _choose_name(name: str | None, path: str) -> str:
 class ShardsConversion(Conversion):
     """A conversion into NAME-000000.suffix and so on, below the destination."""
 
-    def run(self) -> Converted:
-        """Write the shards that are missing."""
+    def begin(self) -> None:
+        """Note in the destination what is written there; as `run` refuses another conversion."""
+        with lock_folder(self.path):
+            if not self.take_up(self.path):
+                self.manifest.save(self.path)
+
+    def run(self, written: list[dict[str, Any]] | None = None) -> Converted:
+        """Write the shards that are missing.
+
+        written:  the entries of all shards, where others wrote them by `write_alone`.
+        """
         with lock_folder(self.path):
             if self.take_up(self.path):
                 self._check_finished()
             else:
                 self.manifest.save(self.path)
+            if written is not None and not self.manifest.complete:
+                self.manifest.shards = written
+                shutil.rmtree(os.path.join(self.path, _PARTS), ignore_errors=True)
             before = self.manifest.samples
             self.report(before)
             if not self.manifest.complete:
@@ -227,34 +281,67 @@ class ShardsConversion(Conversion):
             what = f"limits.shards_max, {limits.shards_max:,}, is reached after {start:,} samples"
             raise LimitError(f"{what}: start over (--force) with a larger shard_bytes")
         name = f"{self.options['name']}-{number:06d}{self.recipe.suffix}"
-        bytes_max, shards = self.options["shard_bytes"], self.options["shards"]
+        shards = self.options["shards"]
         end = self.count if shards is None else (number + 1) * self.count // int(shards)
-        digests = bytearray()
-        done = start
         with AtomicFile(os.path.join(self.path, name)) as file:
-            while sample is not None and done < end:
-                pieces = self.recipe.encode_sample(sample)
-                size = file.size + sum(map(len, pieces))
-                size += len(self.recipe.encode_end(size))
-                if bytes_max and done > start and size > bytes_max:
-                    break
-                file.write(*pieces)
-                digests += sample.digest()
-                done += 1
-                if not done % REPORTED_EVERY:
-                    self.report(done)
-                sample = next(samples, None)
-            file.write(self.recipe.encode_end(file.size))
-            file.sync()
-            for at, digest in enumerate(self.read_back(file.temporary, done - start)):
-                if digest != digests[16 * at : 16 * at + 16]:
-                    raise mismatch_error(file.temporary, f"sample {at:,} of it differs")
+            sample, done = self._fill(file, sample, samples, start, end)
             file.commit()
         self.manifest.shards.append(
             {"name": name, "first": start, "end": done, "bytes": file.size, "crc32": file.crc32}
         )
         self.manifest.save(self.path)
         return sample
+
+    def write_alone(self, number: int) -> dict[str, Any]:
+        """Write one of the shards, whose number was asked for; its entry of the manifest. Several
+        processes may do so, also at one shard."""
+        shards = int(self.options["shards"])
+        start, end = number * self.count // shards, (number + 1) * self.count // shards
+        name = f"{self.options['name']}-{number:06d}{self.recipe.suffix}"
+        path = os.path.join(self.path, _PARTS, f"{number}-{secrets.token_hex(8)}")
+        with storage_errors(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        with contextlib.closing(self.read_samples(start)) as batches, AtomicFile(path) as file:
+            samples = itertools.chain.from_iterable(batches)
+            self._fill(file, next(samples), samples, start, end)
+            file.commit()
+        with storage_errors(path):
+            os.replace(path, os.path.join(self.path, name))
+        sync_folder(self.path)
+        entry = {"name": name, "first": start, "end": end, "bytes": file.size}
+        return {**entry, "crc32": file.crc32}
+
+    def _fill(
+        self,
+        file: AtomicFile,
+        sample: StoredSample | None,
+        samples: Iterator[StoredSample],
+        start: int,
+        end: int,
+    ) -> tuple[StoredSample | None, int]:
+        """Write samples from `start` on, at most to `end`, and read them back. Return the first
+        sample that is not written, and how far it came."""
+        bytes_max = self.options["shard_bytes"]
+        digests = bytearray()
+        done = start
+        while sample is not None and done < end:
+            pieces = self.recipe.encode_sample(sample)
+            size = file.size + sum(map(len, pieces))
+            size += len(self.recipe.encode_end(size))
+            if bytes_max and done > start and size > bytes_max:
+                break
+            file.write(*pieces)
+            digests += sample.digest()
+            done += 1
+            if not done % REPORTED_EVERY:
+                self.report(done)
+            sample = next(samples, None)
+        file.write(self.recipe.encode_end(file.size))
+        file.sync()
+        for at, digest in enumerate(self.read_back(file.temporary, done - start)):
+            if digest != digests[16 * at : 16 * at + 16]:
+                raise mismatch_error(file.temporary, f"sample {at:,} of it differs")
+        return sample, done
 
     # -- verifying -----------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -202,7 +202,7 @@ class Conversion:
         self.manifest = manifest
         return True
 
-    def read_samples(self, start: int) -> Iterator[list[StoredSample]]:
+    def read_samples(self, start: int) -> Generator[list[StoredSample], None, None]:
         """Yield the samples from position `start` on in their stored form, batch by batch."""
         index, seed = self.source.index, self.options["shuffle"]
         size = choose_batch_size(self.source)

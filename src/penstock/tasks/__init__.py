@@ -1,7 +1,7 @@
 """Work that many programs share: planned by the input, done on any engine, committed once.
 
-`plan_work` cuts the making of an index, of tokens, lengths or statistics into *tasks*; a `WorkPlan`
-does them, each a *part* in a file, and *commits* the parts. `distribute` does tasks on an *engine*,
+`plan_work` cuts the making of an index, of shards, tokens, lengths or statistics into *tasks*; a
+`WorkPlan` does them, each a *part* in a file, and *commits* the parts. `distribute` does tasks on an *engine*,
 which is any `concurrent.futures.Executor`; `make_engine` makes those that people have. `tape` lets
 a task go on where the plan stopped; `slurm` divides tasks among the elements of an array.
 

@@ -38,6 +38,7 @@ _DIGEST_BYTES = 16
 _KINDS = {
     "index": "index_work.IndexWork",
     "tokenize": "token_work.TokenWork",
+    "convert": "shard_work.ShardWork",
     "lengths": "measure_work.LengthWork",
     "stats": "measure_work.StatsWork",
 }
@@ -88,11 +89,11 @@ def plan_work(
 ) -> WorkPlan:
     """Plan work on data, and save the plan in a folder that all who work see.
 
-    what:          "index", "tokenize", "lengths" or "stats".
+    what:          "index", "convert", "tokenize", "lengths" or "stats".
     source:        as `penstock.open` takes it, with `open_options` as its options.
-    settings:      of the work: of "tokenize" those of `penstock.convert.tokenize`, and
-                   destination=, by default folder/tokens; of "lengths" by=, field= and tokenizer=,
-                   a function by its name, "module:function"; of "stats" by_axis=.
+    settings:      of the work: those of `penstock.convert.convert`, with shards=, and of `tokenize`
+                   there, both with destination=, by default in `folder`; of "lengths" by=, field=
+                   and tokenizer=, a function by its name, "module:function"; of "stats" by_axis=.
     progress:      called now and then with the number of files seen.
 
     Planned again, the folder keeps the parts of files that are as they were, so that more files

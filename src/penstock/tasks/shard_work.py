@@ -1,0 +1,55 @@
+"""Shards of another container, written by many: each task writes one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..arguments import check_path
+from ..convert.conversion import ShardsConversion, prepare_conversion
+from ..dataset.dataset import Dataset
+from ..errors import UsageError
+from .dataset_work import DatasetWork
+from .work_plan import Sections, read_part
+
+
+class ShardWork(DatasetWork):
+    """A data set in another container: units are its shards."""
+
+    noun = "shards"
+
+    def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
+        """Check the settings of `convert`."""
+        settings.setdefault("destination", os.path.join(folder, "shards"))
+        settings["destination"] = os.path.abspath(
+            check_path("destination", settings["destination"])
+        )
+        if settings.get("shards") is None or settings.get("force"):
+            raise UsageError("shards is not given: say how many to write (--shards), without force")
+        options = dict(settings)
+        conversion = prepare_conversion(dataset, options.pop("destination"), **options)
+        assert isinstance(conversion, ShardsConversion)  # LMDB takes no shards=
+        self._conversion = conversion
+
+    def divide(self) -> tuple[int, int]:
+        """Shards, one a task. The destination is taken for them."""
+        self._conversion.begin()
+        return int(self._conversion.options["shards"]), 1
+
+    def describe(self) -> Any:
+        """The options of the conversion."""
+        return self._conversion.options
+
+    def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
+        """Write a shard, and read it back."""
+        entry = self._conversion.write_alone(first)
+        return {"entry": entry}, {"bounds": np.array([entry["first"], entry["end"]])}
+
+    def commit(self, parts: Sequence[str]) -> str:
+        """Note in the destination that its shards are whole."""
+        entries = [read_part(path)[0]["entry"] for path in parts]
+        made = self._conversion.run(entries)
+        return f"{made.samples:,} samples in {len(made.files):,} shards: {made.call}"
