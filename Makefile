@@ -276,10 +276,10 @@ $(STAMPS)/penstock: $(CORE) pyproject.toml $(STAMPS)/tools $(STAMPS)/torch
 	@$(INSTALL) --no-warn-conflicts --no-deps $(WRITERS)
 	@touch $@
 
-# Without it the example under Ray Train is left out, which says so.
+# Without it the example under Ray Train is left out, which says so. By grpcio tests read Ray's counters.
 $(STAMPS)/ray: $(STAMPS)/penstock
 	@echo "setup: Ray"
-	@$(INSTALL) --no-build-isolation --editable '.[ray]'
+	@$(INSTALL) --no-build-isolation --editable '.[ray]' grpcio
 	@touch $@
 
 # FFCV asks for torchvision, which it does not use here, and which has no build for this torch: trainers that find it fail.

@@ -1,4 +1,4 @@
-"""Ray: the state of a loader in the checkpoints of Ray Train, and data sets for Ray Data."""
+"""Ray: data sets and the state of loaders for Ray Train, and a source for Ray Data."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ..dataset.fields import Ragged
 from ..errors import UsageError
 from ..loader.batch import BatchReader
 from ..loader.epoch import check_loader
+from .ray_data import RayData, RayDataConfig
 
 _file_name = "penstock_loader.json"
 _block_bytes = 32 << 20
@@ -112,4 +113,6 @@ def _make_column(rows: Any) -> Any:
     return [row.tobytes() if is_bytes else row.tolist() for row in rows]
 
 
+Data = RayData
+DataConfig = RayDataConfig
 Source = DataSource
