@@ -383,6 +383,7 @@ def test_shards_of_groups_that_lose_and_gain_raylets(cluster: Any, tmp_path: Pat
     )
     raylets = [add_raylet(cluster, "shards", f"127.0.1.{number}") for number in (1, 2)]
     cluster.wait_for_nodes(timeout=120)
+    before = count_stored()
     # Raylets are started by the main thread, so that another one waits for the workers.
     with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as waiting, server:
         result = pool.submit(trainer.fit)
@@ -397,7 +398,8 @@ def test_shards_of_groups_that_lose_and_gain_raylets(cluster: Any, tmp_path: Pat
         raylets.extend(add_raylet(cluster, "shards", f"127.0.1.{number}") for number in (3, 4))
         result.result()
     stored = count_stored()
-    assert max(stored.values()) < rows[0].nbytes  # the function `train`, and what is counted
+    new = [count - before.get(address, 0) for address, count in stored.items()]
+    assert max(new) < rows[0].nbytes, new  # the function `train`, and a few words
     held = ray.put(rows[0])
     assert sum(count_stored().values()) >= sum(stored.values()) + rows[0].nbytes, held
     for raylet in raylets:
