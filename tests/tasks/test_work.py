@@ -108,6 +108,29 @@ def test_more_files_cost_only_their_tasks(shards: Path, tmp_path: Path) -> None:
     assert Path(f"{shards}.penstock").read_bytes() == expected
 
 
+def test_parts_depend_on_manifests(tmp_path: Path) -> None:
+    """A data set whose manifest, or another file of it, changed is parsed anew, though the files
+    that are parsed are as they were."""
+    tokenizer = train(tmp_path / "tokenizer.json", draw_texts(1, 60))
+    write_lines(tmp_path / "documents.jsonl", draw_texts(1, 60))
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in "ab":
+        tokenize(penstock.open(tmp_path / "documents.jsonl"), data / name, tokenizer)
+        (data / f"{name}.manifest.json").unlink()
+        for path in (*data.iterdir(), data):
+            os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))
+    plan = plan_work("index", data, tmp_path / "work")
+    do_all(plan)
+    assert len(plan) == 2
+    (data / "b.bin").write_bytes((data / "b.bin").read_bytes()[:-2])  # cut; the .idx is not
+    with pytest.raises(penstock.errors.FormatError, match=r"b\.bin") as alone:
+        penstock.open(data, index="memory")
+    again = plan_work("index", data, tmp_path / "work")
+    failed = distribute(again, ThreadPool)
+    assert list(failed.values()) == [str(alone.value)]
+
+
 def test_pieces_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One large file of lines is many tasks."""
     monkeypatch.setattr(limits, "parsed_piece_bytes", 100)

@@ -100,6 +100,11 @@ class IndexRequest:
         if place.splits is not None:
             self._saved["splits"] = [*place.splits]
 
+    @property
+    def format(self) -> str:
+        """Name of the format, which is known unless making the index fails."""
+        return "" if self._unknown is not None else self._format.name
+
     def find(self, how: str) -> tuple[Index, str | None]:
         """Load or build the index. Return it, and the path where it is saved, if it is.
 

@@ -1,9 +1,10 @@
 """Work that many programs share: planned by the input, done on any engine, committed once.
 
 `plan_work` cuts the making of an index, of shards, tokens, lengths or statistics into *tasks*; a
-`WorkPlan` does them, each a *part* in a file, and *commits* the parts. `distribute` does tasks on an *engine*,
-which is any `concurrent.futures.Executor`; `make_engine` makes those that people have. `tape` lets
-a task go on where the plan stopped; `slurm` divides tasks among the elements of an array.
+`WorkPlan` does them, each a *part* in a file, and *commits* the parts. `distribute` does tasks on
+an *engine*, which is any `concurrent.futures.Executor`; `make_engine` makes those that people have.
+`tape` lets a task go on where the plan stopped; `slurm` divides tasks among the elements of an
+array.
 
 The folder knows the makings of indexes, and of what is measured, as functions that it stops and
 resumes. It must not know formats, or how an engine schedules.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -52,7 +53,8 @@ class IndexWork:
         tasks = range(len(bounds) - 1)
         kept = {"rarity": rarity, "started_ns": started_ns}
         spans = [(int(bounds[task]), int(bounds[task + 1])) for task in tasks]
-        states = [_describe(files, *span) for span in spans if files is not None]
+        around = _describe_around(request.format, files, answers) if files is not None else b""
+        states = [around + _describe(files, *span) for span in spans if files is not None]
         labels = [_label(files, *span) for span in spans if files is not None]
         return Tasks(source, bounds, states, labels, kept, {"answers": pack(answers)})
 
@@ -135,6 +137,24 @@ def _group(files: Files, rarity: int) -> tuple[Int, int]:
     if ends[-1] < len(files):
         ends.append(len(files))
     return np.array(ends, np.int64), rarity
+
+
+def _describe_around(format: str, files: Files, answers: Mapping[tuple[Any, ...], Any]) -> bytes:
+    """Describe what else a file is parsed by, as it is: what was read of other files, such as
+    the manifest of a data set, and their sizes and times. Folders, which more files change, are
+    left out, and so are the files themselves: a part is of its own."""
+    parsed = {files.name(row) for row in range(len(files))}
+    read, others = set[str](), set[tuple[str, int, int]]()
+    for question, answer in answers.items():
+        if question[0] == "read" and question[1] not in parsed:
+            read.add(repr((question, hashlib.blake2b(answer).hexdigest())))
+        tables = {"scan": lambda answer: answer.files, "probe": lambda answer: answer[0]}
+        if question[0] in tables:
+            table: Files = tables[question[0]](answer)
+            for row in np.flatnonzero(table.size >= 0).tolist():
+                if (name := table.name(row)) not in parsed:
+                    others.add((name, int(table.size[row]), int(table.mtime_ns[row])))
+    return hashlib.blake2b(repr((format, sorted(read), sorted(others))).encode()).digest()
 
 
 def _describe(files: Files, first: int, stop: int) -> bytes:
