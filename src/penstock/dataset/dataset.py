@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import hashlib
 import operator
 import os
@@ -424,6 +425,19 @@ class Dataset:
         if isinstance(layout := named.get(field or names[0]), Boxes | Windows):
             return layout.grid.name_origins(numbers)
         raise UsageError(f"{self.path}: {field or names[0]!r} has no windows: open it with window=")
+
+    @functools.cached_property
+    def coordinates(self) -> Mapping[str, Any]:
+        """The values along axes of windows, by name, of HDF5 and Zarr; read when first asked for.
+
+        data.coordinates["time"][start : start + 24] are the times of a window at `start`, as
+        `origins` tells it: datetime64 where CF conventions say so ("hours since 2024-01-01"). An
+        axis has one if the data has an array of numbers of its name along it alone. With
+        sample="file" it is a list, of one array for each file.
+        """
+        from .coordinates import read_coordinates
+
+        return read_coordinates(self.index)
 
     def order(
         self,

@@ -471,8 +471,6 @@ class Windows(Chunked):
             return flaw
         if len(self.chunk) != len(self.grid.shape) or min(self.chunk) < 1:
             return "chunks have another number of axes than windows"
-        if (self.grid.files is None) != (self.in_files is None):
-            return "chunks of files have no shapes"
         if self.in_files is not None and (self.in_files < 1).any():
             return "chunks of files have no size"
         rows = np.diff(self.first)

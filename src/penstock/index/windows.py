@@ -6,7 +6,6 @@ array that is stored as it is; those of an array in chunks are `layout.Windows`.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -197,9 +196,8 @@ class WindowGrid:
                 return "the files' first windows are not in order"
             if any(one.shape != (len(counts), len(self.shape)) for one in of_files):
                 return "windows of files have other axes"
-            if (files.shape < 1).any() or (files.shape[:, 0] != len(counts)).any():
-                return "windows of files are not of one file each"
-            if (self.size[0], self.start[0], self.stride[0]) != (1, 0, 1):
+            is_one = (self.size[0], self.start[0], self.stride[0]) == (1, 0, 1)
+            if not is_one or (files.shape < 1).any() or (files.shape[:, 0] != len(counts)).any():
                 return "windows of files are not of one file each"
             shape, steps, every = (one[counts > 0].astype(object) for one in of_files)
             counts = counts[counts > 0]
@@ -259,44 +257,41 @@ class Boxes:
         return lengths
 
     def pieces(self, samples: Int) -> tuple[Extents, Int | None]:
-        if self.grid.files is not None:
-            return self._list_in_files(samples, self.grid.files)
-        origins = self.grid.find_read_origins(samples)
-        rows, inside, length = _list_runs(self.grid, self.itemsize, len(self.base) > 1)
-        row_bytes = math.prod(self.grid.shape[1:]) * self.itemsize
-        strides = count_strides(self.grid.shape)
-        row = np.add.outer(origins[:, 0], rows).reshape(-1)
-        place = np.add.outer(origins[:, 1:] @ strides[1:] * self.itemsize, inside).reshape(-1)
-        file = np.zeros(len(row), np.uint32)
-        if len(self.base) > 1:
-            file = (np.searchsorted(self.first, row, side="right") - 1).astype(np.uint32)
-            row = row - self.first.take(file)
-        offset = self.base.take(file) + row * np.int64(row_bytes) + place
-        extents = Extents(file, offset, np.full(len(row), length, np.int64))
-        return extents, None if len(rows) == 1 else np.full(len(samples), len(rows), np.int64)
-
-    def _list_in_files(self, samples: Int, files: FileGrids) -> tuple[Extents, Int]:
-        origins = self.grid.find_read_origins(samples)
-        file = origins[:, 0]
-        shapes, rooms = files.shape[file][:, 1:], self.grid.find_rooms(file)[:, 1:]
+        grid, lead = self.grid, int(self.grid.files is not None)
+        origins = grid.find_read_origins(samples)
+        shapes = grid.find_shapes(samples)[..., lead:]
         strides = count_strides(shapes) * self.itemsize
-        start = self.base[file] + (origins[:, 1:] * strides).sum(axis=1)
-        parts = []
-        groups, group = np.unique(rooms, axis=0, return_inverse=True)  # one, but for padding
-        for number, room in enumerate(groups.tolist()):
-            at = np.flatnonzero(group.reshape(-1) == number)
-            last = int(np.flatnonzero((shapes[at] != room).any(axis=0)).max(initial=0))
+        start = (origins[:, lead:] * strides).sum(axis=1) if lead else origins @ strides
+        rooms, groups = np.array([grid.room or grid.size]), [np.arange(len(samples))]
+        if grid.room is None and len(samples):
+            every = grid.find_rooms(origins[:, 0])
+            rooms, group = np.unique(every, axis=0, return_inverse=True)
+            groups = [np.flatnonzero(group.reshape(-1) == one) for one in range(len(rooms))]
+        runs, counts = [], np.ones(len(samples), np.int64)
+        for at, room in zip(groups, rooms[:, lead:].tolist(), strict=True):
+            own = at if lead else None
+            last = int(np.flatnonzero((shapes[own] != room).any(axis=0)).max(initial=0))
+            if len(self.base) > 1 and not lead:  # no run goes from a row to the next
+                last = max(last, 1)
             index = np.indices(room[:last]).reshape(last, math.prod(room[:last]))
-            offset = start[at, None] + strides[at, :last] @ index
-            length = np.full(offset.shape, math.prod(room[last:]) * self.itemsize)
-            parts.append((np.broadcast_to(at[:, None], offset.shape), offset, length))
-        none = np.zeros(0, np.int64)
-        row, offsets, lengths = (
-            np.concatenate([none, *(part[n].reshape(-1) for part in parts)]) for n in range(3)
-        )
-        order = np.argsort(row, kind="stable") if len(parts) > 1 else slice(None)
-        extents = Extents(file[row[order]].astype(np.uint32), offsets[order], lengths[order])
-        return extents, np.bincount(row, minlength=len(samples))
+            counts[at] = index.shape[1]
+            place = (start[at, None] + strides[own][:, :last] @ index).reshape(-1)
+            length = np.full(len(place), math.prod(room[last:]) * self.itemsize)
+            runs.append((np.repeat(at, index.shape[1]), place, length))
+        row, place, length = runs[0]
+        if len(runs) > 1:
+            columns = [np.concatenate(column) for column in zip(*runs, strict=True)]
+            row, place, length = (
+                column[np.argsort(columns[0], kind="stable")] for column in columns
+            )
+        file = origins[row, 0] if lead else np.zeros(len(row), np.int64)
+        if len(self.base) > 1 and not lead:
+            row_bytes = math.prod(grid.shape[1:]) * self.itemsize
+            file = np.searchsorted(self.first, place // row_bytes, side="right") - 1
+            place -= self.first.take(file) * row_bytes
+        place += self.base.take(file)
+        extents = Extents(file.astype(np.uint32), place, length)
+        return extents, None if len(row) == len(samples) else counts
 
     def described(self) -> Description:
         return {"record_bytes": None, "boxes": self.grid.described(), "itemsize": self.itemsize}
@@ -316,12 +311,8 @@ class Boxes:
         if len(self.first) != len(files) + 1 or len(self.base) != len(files) or self.first[0] != 0:
             return "the files' first rows do not match the files"
         rows, row = np.diff(self.first), math.prod(self.grid.shape[1:]) * self.itemsize
-        if (
-            row < 1
-            or (rows < 0).any()
-            or (self.base < 0).any()
-            or self.first[-1] != self.grid.shape[0]
-        ):
+        is_whole = self.first[-1] == self.grid.shape[0]
+        if row < 1 or (rows < 0).any() or (self.base < 0).any() or not is_whole:
             return "the files' first rows are not in order"
         if (rows > (files.size - self.base) // row).any():
             return "rows lie beyond the end of their file"
@@ -342,29 +333,3 @@ def take_column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) 
     if values.dtype != dtype:
         raise ValueError(f"section {key!r} is {values.dtype}")
     return values
-
-
-@functools.lru_cache(maxsize=64)
-def _list_runs(grid: WindowGrid, itemsize: int, by_row: bool) -> tuple[Int, Int, int]:
-    """List the runs of bytes of a box: the row of each, its place in that, and the length of all.
-
-    by_row:  no run goes from a row to the next, where rows lie in several files.
-    """
-    shape, size = grid.shape, grid.room
-    assert size is not None
-    cut = [axis for axis in range(len(shape)) if size[axis] != shape[axis]]
-    last = max(cut[-1] if cut else 0, int(by_row and len(shape) > 1))
-    strides = count_strides(shape)
-    rows, inside = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    for axis in range(last):
-        index = np.arange(size[axis], dtype=np.int64)
-        if axis == 0:
-            rows, inside = index, np.zeros(len(index), np.int64)
-        else:
-            rows = np.repeat(rows, len(index))
-            inside = np.add.outer(inside, index * strides[axis] * itemsize).reshape(-1)
-    length = size[last] * int(strides[last]) * itemsize
-    if by_row and len(shape) == 1:
-        rows = np.arange(size[0], dtype=np.int64)
-        return rows, np.zeros(len(rows), np.int64), itemsize
-    return rows, inside, length

@@ -85,13 +85,12 @@ def _decode_rows(
     return rows
 
 
-def _find_variant(options: Mapping[str, Any], compressed: CompressedChunk) -> Mapping[str, Any]:
+def _find_variant(options: Mapping[str, Any], compressed: CompressedChunk) -> Any:
     """Find the options that a compressed chunk has of several, or those of all."""
-    if "variants" not in options:
-        return options
-    variant = bisect.bisect_right(options["since"], compressed.number) - 1
-    found: Mapping[str, Any] = options["variants"][variant]
-    return found
+    since = options.get("since", ())
+    return (
+        options["variants"][bisect.bisect_right(since, compressed.number) - 1] if since else options
+    )
 
 
 # -- Zarr ------------------------------------------------------------------------------------------

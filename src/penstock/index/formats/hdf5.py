@@ -61,6 +61,7 @@ from .shards import Scan, number_first
 from .windowing import (
     ArrayNotes,
     ArrayPart,
+    Coordinate,
     CoordinateSpan,
     WindowRequest,
     build_index,
@@ -259,7 +260,9 @@ def _parse_file(
         named = asked or _list_root(source, file, whole and cut is None)
         if cut is not None:
             parts = _parse_cut(source, file, named, cut, asked is None, fill, whole)
-            return Hdf5Content(parts, None, _measure_spans(source, file, cut))
+            found = _read_coordinates(source, file, cut).items()
+            spans = {axis: measure_span(one.where, one.values, one.units) for axis, one in found}
+            return Hdf5Content(parts, None, spans)
         if label is None and asked is None:
             integers = [n for n in named if _is_label(file[n], whole)]
             label = choose_label(integers)
@@ -320,12 +323,17 @@ def _parse_cut(
     return parts
 
 
-def _measure_spans(source: StoreFile, file: Any, cut: Sequence[str]) -> dict[str, CoordinateSpan]:
-    """Measure the coordinates of the axes that windows are cut along."""
+def read_coordinates(source: StoreFile, axes: Sequence[str]) -> dict[str, Coordinate]:
+    """Read the coordinates of axes in a file, those that there are."""
+    with _open_file(source) as file:
+        return _read_coordinates(source, file, axes)
+
+
+def _read_coordinates(source: StoreFile, file: Any, axes: Sequence[str]) -> dict[str, Coordinate]:
     import h5py
 
-    spans = {}
-    for axis in cut:
+    found = {}
+    for axis in axes:
         if not isinstance(file.get(axis, getlink=True), h5py.HardLink):
             continue
         dataset = file[axis]
@@ -337,9 +345,8 @@ def _measure_spans(source: StoreFile, file: Any, cut: Sequence[str]) -> dict[str
         at = f"{source.path}, coordinate {axis!r}"
         if dataset.size * dataset.dtype.itemsize > _INFLATED_MAX * source.size:
             raise FormatError(f"{at} claims {dataset.size:,} values: the file is damaged")
-        units = dataset.attrs.get("units", "")
-        spans[axis] = measure_span(at, dataset[()], units if isinstance(units, str) else "")
-    return spans
+        found[axis] = Coordinate.note(at, dataset[()], dataset.attrs)
+    return found
 
 
 def _list_axes(at: str, dataset: Any) -> tuple[str, ...]:

@@ -114,22 +114,6 @@ def encode_fill(dtype: np.dtype[Any], fill: Any) -> Any:
     return value
 
 
-class WindowField(NamedTuple):
-    """A field of windows: the array that it is of, and its boxes."""
-
-    name: str
-    array: str
-    grid: WindowGrid
-
-
-class WindowCut(NamedTuple):
-    """The fields of windows, of equally many windows each; and the axes that fields lose."""
-
-    fields: list[WindowField]
-    masks: list[WindowMask]
-    lost: set[str | None]
-
-
 def name_axes(names: Sequence[str | None] | None, axes: int) -> tuple[str, ...]:
     """Name the axes of an array: those without a name of their own by number."""
     given = [None] * axes if names is None or len(names) != axes else names
@@ -185,6 +169,40 @@ def is_coordinate(name: str, axes: Sequence[str]) -> bool:
     return tuple(axes) == (name.split("/")[-1],)
 
 
+class Coordinate(NamedTuple):
+    """Values along an axis, with the attributes of the CF conventions that tell what they are."""
+
+    where: str
+    values: npt.NDArray[Any]
+    units: str
+    calendar: str
+
+    @classmethod
+    def note(cls, where: str, values: Any, attributes: Mapping[str, Any]) -> Coordinate:
+        texts = (attributes.get(name, "") for name in ("units", "calendar"))
+        read = [one.decode("utf-8", "replace") if isinstance(one, bytes) else one for one in texts]
+        units, calendar = (one if isinstance(one, str) else "" for one in read)
+        return cls(where, values, units, calendar)
+
+    def decode(self) -> npt.NDArray[Any]:
+        """Return times of our calendar as datetime64, and other values as they are; FormatError
+        unless all are finite."""
+        _check_finite(self.where, self.values)
+        since = _parse_units(self.units) if self.calendar in _OUR_CALENDARS else None
+        if since is None or not len(self.values):
+            return self.values
+        places = self.values.astype(np.float64) * since[0]
+        if min(places.min(), 0) + since[1] < _GREGORIAN or places.max() + since[1] >= 1 << 43:
+            return self.values
+        passed = np.round(places * 1e6).astype(np.int64) + since[1] * 10**6
+        return passed.view("M8[us]")
+
+
+_OUR_CALENDARS = ("", "standard", "gregorian", "proleptic_gregorian")
+_GREGORIAN = int(np.datetime64("1582-10-15", "s").astype(np.int64))
+"""The first day of our calendar; dates before are of another one, or of two."""
+
+
 class CoordinateSpan(NamedTuple):
     """Values of a coordinate in one file: the first, the last, and the step if there is one."""
 
@@ -195,9 +213,26 @@ class CoordinateSpan(NamedTuple):
 
 _TIME_UNITS = re.compile(
     r"(?a)(second|minute|hour|day)s? since (\d{1,4}-\d\d?-\d\d?)(?!\d)"
-    r"(?:[T ](\d\d?:\d\d?(?::\d\d?)?))?"
+    r"(?:[T ](\d\d?:\d\d?(?::\d\d?)?)(?:\.0*)?)? *(?:UTC|Z|\+?00?:?00)?$"
 )
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+
+
+def _parse_units(units: str) -> tuple[int, int] | None:
+    """Parse units of time of the CF conventions: seconds of a unit, and of the date since 1970."""
+    if parsed := _TIME_UNITS.match(units):
+        unit, day, hour = parsed.groups()
+        with contextlib.suppress(ValueError):  # not a day of this calendar
+            year, month, date = day.split("-")
+            clock = ":".join(number.zfill(2) for number in (hour or "0:0").split(":"))
+            text = f"{year:0>4}-{month:0>2}-{date:0>2}T{clock}"
+            return _SECONDS[unit], int(np.datetime64(text, "s").astype(np.int64))
+    return None
+
+
+def _check_finite(where: str, values: npt.NDArray[Any]) -> None:
+    for at in np.flatnonzero(~np.isfinite(values))[:1].tolist():
+        raise FormatError(f"{where} is {values[at]} at {at:,}: a coordinate has a value everywhere")
 
 
 def measure_span(where: str, values: npt.NDArray[Any], units: str = "") -> CoordinateSpan:
@@ -206,16 +241,9 @@ def measure_span(where: str, values: npt.NDArray[Any], units: str = "") -> Coord
     units:  of the CF conventions: times since different dates are compared in seconds.
     """
     places = np.asarray(values, np.float64)
-    if parsed := _TIME_UNITS.match(units):
-        unit, day, hour = parsed.groups()
-        with contextlib.suppress(ValueError):  # not a day of this calendar: as it is
-            year, month, date = day.split("-")
-            clock = ":".join(number.zfill(2) for number in (hour or "0:0").split(":"))
-            text = f"{year:0>4}-{month:0>2}-{date:0>2}T{clock}"
-            since = np.datetime64(text, "s").astype(np.int64)
-            places = places * _SECONDS[unit] + float(since)
-    for at in np.flatnonzero(~np.isfinite(places))[:1].tolist():
-        raise FormatError(f"{where} is {values[at]} at {at:,}: a coordinate has a value everywhere")
+    if (since := _parse_units(units)) is not None:
+        places = places * since[0] + float(since[1])
+    _check_finite(where, places)
     steps = np.diff(places)
     wrong = np.flatnonzero(np.sign(steps) != np.sign(steps[:1]))[:1].tolist()
     if wrong or not np.all(steps):
@@ -241,8 +269,11 @@ def check_spans(axis: str, paths: Sequence[str], spans: Sequence[CoordinateSpan]
             raise FormatError(f"{what}: open the files of each side by themselves")
 
 
-def cut_windows(arrays: Mapping[str, WindowArray], request: WindowRequest) -> WindowCut:
-    """Cut arrays into windows.
+def cut_windows(
+    arrays: Mapping[str, WindowArray], request: WindowRequest
+) -> tuple[list[tuple[str, str, WindowGrid]], list[WindowMask], set[str | None]]:
+    """Cut arrays into windows: return for each field its name, its array and its boxes; masks; and
+    the axes that fields lose.
 
     Windows are numbered in C order of the axes, as the array has them that has most of them; file
     after file, where they are cut by file.
@@ -333,9 +364,9 @@ def cut_windows(arrays: Mapping[str, WindowArray], request: WindowRequest) -> Wi
 
     fields = []
     for name, array in arrays.items():
-        fields.append(WindowField(name, name, lay_out(array, False)))
+        fields.append((name, name, lay_out(array, False)))
         if set(array.axes) & set(target):  # right behind it: its chunks are decoded then
-            fields.append(WindowField(f"{name}_target", name, lay_out(array, True)))
+            fields.append((f"{name}_target", name, lay_out(array, True)))
     masks = []
     for axis in (axis for axis in steps if axis in halo or drop == "pad"):
         part, sizes = ArrayPart("", (), (axis,), np.dtype(bool), "00"), lengths[axis][0]
@@ -345,12 +376,12 @@ def cut_windows(arrays: Mapping[str, WindowArray], request: WindowRequest) -> Wi
         masks.append(WindowMask.make(f"{axis}_valid", grids[0]))
         if target and drop == "pad" and grids[0].described() != grids[1].described():
             masks.append(WindowMask.make(f"{axis}_valid_target", grids[1]))
-    made = [*(field.name for field in fields), *(mask.name for mask in masks)]
+    made = [*(name for name, _, _ in fields), *(mask.name for mask in masks)]
     for name in made:
         if made.count(name) > 1:
-            what = f"two fields of {arrays[fields[0].array].parts[0].where} would be {name!r}"
+            what = f"two fields of {next(iter(arrays.values())).parts[0].where} would be {name!r}"
             raise UsageError(f"{what}: choose arrays, or other names, by fields=")
-    return WindowCut(fields, masks, {lost, *of_files})
+    return fields, masks, {lost, *of_files}
 
 
 def build_index(
@@ -366,15 +397,15 @@ def build_index(
     codecs:  of the single chunks of arrays that are in chunks.
     """
     arrays = {array: join_parts(chain, request) for array, chain in parts.items()}
-    cut = cut_windows(arrays, request)
+    cut, masks, lost = cut_windows(arrays, request)
     tables: dict[str, RowTable] = {}  # one for all fields of an array: a chunk is decoded for all
     fields: list[Field] = []
     layouts: list[Layout] = []
-    for field_name, array, grid in cut.fields:
+    for field_name, array, grid in cut:
         chain, dtype = arrays[array].parts, arrays[array].parts[0].dtype
         grids = [one.values for one in chain if isinstance(one.values, ChunkGrid)]
         pairs = zip(grid.axes, grid.size, strict=True)
-        shape = tuple(size for axis, size in pairs if axis not in cut.lost)
+        shape = tuple(size for axis, size in pairs if axis not in lost)
         made = None if shape == grid.size and not grid.fill else shape
         if not grids:
             fields.append(Field(field_name, dtype, grid.room, made_shape=made))
@@ -394,8 +425,7 @@ def build_index(
             chunks = in_files = np.insert(chunks, 0, 1, axis=1)
         chunk = tuple(chunks.max(axis=0).tolist())
         layouts.append(Windows(edges, tables[array], grid, chunk, in_files))
-    masks = tuple(cut.masks)
-    return Index(name, files, tuple(fields), tuple(layouts), sources, attributes=masks)
+    return Index(name, files, (*fields,), (*layouts,), sources, attributes=tuple(masks))
 
 
 def _find_edges(grid: ChunkGrid) -> Int:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +54,7 @@ from .shards import Scan
 from .windowing import (
     ArrayNotes,
     ArrayPart,
+    Coordinate,
     WindowRequest,
     build_index,
     encode_fill,
@@ -331,8 +332,7 @@ def _list_columns(
     store: Store, asked: Mapping[str, str] | None
 ) -> tuple[list[str], set[str], dict[str, list[ZarrArray]]]:
     """List the groups, or arrays, in a folder, their metadata, and each array in all of them."""
-    metas = {name for meta in _META for name in store.match(f"*/{meta}")}
-    groups = sorted({meta.split("/")[0] for meta in metas})
+    groups, metas = _list_groups(store)
     columns: dict[str, list[ZarrArray]] = {}
     for group in groups:
         named = _list_group(store, f"{group}/") if asked is None else asked
@@ -345,6 +345,12 @@ def _list_columns(
             have = f"{len(arrays):,} of {len(groups):,} groups have {name!r}"
             raise FormatError(f"{store.root}: {have}: choose others by fields=")
     return groups, metas, columns
+
+
+def _list_groups(store: Store) -> tuple[list[str], set[str]]:
+    """List the groups, or arrays, in a folder, and their metadata."""
+    metas = {name for meta in _META for name in store.match(f"*/{meta}")}
+    return sorted({meta.split("/")[0] for meta in metas}), metas
 
 
 def _add_axis(array: ZarrArray, count: int) -> ZarrArray:
@@ -670,6 +676,14 @@ def _read_labels(
     """Read and decode the labels; return them and their files."""
     if not _is_label(array):
         raise UsageError(f"{array.where} is {array.dtype} of {array.shape}: labels are integers")
+    values, files = _read_values(store, array, fill, progress)
+    return options.convert_labels(array.where, array.name, values), files
+
+
+def _read_values(
+    store: Store, array: ZarrArray, fill: bool, progress: Progress | None
+) -> tuple[Any, Files]:
+    """Read and decode an array of one axis, and list its files."""
     files, number = _list_chunk_files(store, array, fill, progress)
     grid = _locate_chunks(store, array, files, number, fill, progress)
     layout = group_chunks(grid)
@@ -684,6 +698,23 @@ def _read_labels(
         except UsageError:
             raise
         except ValueError as error:
-            raise FormatError(f"{files.path(file)}: the labels are damaged: {error}") from None
-    values = np.concatenate(decoded)
-    return options.convert_labels(array.where, array.name, values), files
+            what = f"{files.path(file)}: the values of {array.name!r} are damaged"
+            raise FormatError(f"{what}: {error}") from None
+    return np.concatenate(decoded), files
+
+
+def read_coordinates(
+    store: Store, is_by_group: bool, axes: Set[str]
+) -> list[dict[str, Coordinate]]:
+    """Read the coordinates of axes, at the top or in each group, those that there are."""
+    coordinates = []
+    for at in [f"{group}/" for group in _list_groups(store)[0]] if is_by_group else [""]:
+        found: dict[str, Coordinate] = {}
+        for axis in axes & _list_group(store, at).keys():
+            array = _read_array(store, f"{at}{axis}")
+            if _read_axes(store, array) == (axis,) and array.dtype.kind in "iuf":
+                values, _ = _read_values(store, array, True, None)
+                attributes = _read_attributes(store, array.meta)
+                found[axis] = Coordinate.note(array.where, values, attributes)
+        coordinates.append(found)
+    return coordinates
