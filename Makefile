@@ -21,7 +21,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long test-trainers test-foreign explore simulate-faults simulate-bugs test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
+.PHONY: help setup demo test test-long test-engines test-trainers test-foreign explore simulate-faults simulate-bugs test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign \
   bench-text bench-arrays bench-packing bench-images docs docs-serve docs-check docs-version wheels check-wheels clean
 
@@ -42,6 +42,10 @@ MARKS ?= long or hypothesis or wide
 EXAMPLES ?= 200
 test-long: $(STAMPS)/ray  ## what takes long, and EXAMPLES=200 of each property; ARGS= are pytest's
 	PENSTOCK_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest -n $(WORKERS) $(LONG) -m '$(MARKS)' $(ARGS)
+
+# Two at a time: each starts processes of its own.
+test-engines: $(STAMPS)/engines  ## shared work on Ray, Dask, MPI, Slurm's stand-in and a pool, whose processes are killed; ARGS= are pytest's
+	$(RUN) -m pytest -n 2 --dist worksteal -m engines tests/tasks $(ARGS)
 
 # Trainers and engines that call our loaders, of these versions, in an environment of their own: .venv
 # with these in front of it, so that nothing that they ask for replaces what the project is tested with.
@@ -280,6 +284,11 @@ $(STAMPS)/penstock: $(CORE) pyproject.toml $(STAMPS)/tools $(STAMPS)/torch
 $(STAMPS)/ray: $(STAMPS)/penstock
 	@echo "setup: Ray"
 	@$(INSTALL) --no-build-isolation --editable '.[ray]' grpcio
+	@touch $@
+
+$(STAMPS)/engines: $(STAMPS)/penstock
+	@echo "setup: Ray and Dask"
+	@$(INSTALL) --no-build-isolation --editable '.[ray,dask]'
 	@touch $@
 
 # FFCV asks for torchvision, which it does not use here, and which has no build for this torch: trainers that find it fail.

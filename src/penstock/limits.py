@@ -44,6 +44,8 @@ measured_tasks_max = 4096
 """Tasks, about, that measure lengths or statistics: each has several chunks then."""
 tasks_waiting = 256
 """Tasks of shared work that wait in an engine at a time."""
+engine_start_s = 120.0
+"""Longest wait for the first worker of an engine: clusters that grow on demand take a while."""
 join_bytes_max = 1 << 30
 """Most bytes of the values that a join adds: they are in memory, in each worker process."""
 join_samples_max = 1 << 26

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import tarfile
-from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from penstock import limits
 from penstock.convert import convert, tokenize
 from penstock.dataset.measuring import measure_lengths
 from penstock.errors import ChangedError, MissingError, SidecarError, UsageError
-from penstock.tasks import WorkPlan, distribute, make_engine, plan_work
+from penstock.tasks import WorkPlan, distribute, plan_work
 from penstock.tasks.slurm import find_share, parse_tasks
 from penstock.tasks.tape import pack, unpack
 from tests.command import run
@@ -365,7 +366,7 @@ def test_engine_whose_workers_die(shards: Path, tmp_path: Path) -> None:
     made: list[Executor] = []
 
     def start() -> Executor:
-        pool = make_engine("local", 2)()
+        pool = ProcessPoolExecutor(2, get_context("spawn"))
         made.append(pool)
         if len(made) == 1:  # a worker dies
             assert isinstance(pool.submit(os._exit, 1).exception(), BrokenExecutor)

@@ -7,11 +7,15 @@ their storage are tried again. A worker that dies costs the task that it was at.
 from __future__ import annotations
 
 import functools
+import logging
 import multiprocessing
 import os
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future
+from concurrent.futures import wait as wait_for
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from .. import limits
@@ -19,6 +23,9 @@ from ..arguments import check_choice, check_whole
 from ..dataset.measuring import end_with_parent
 from ..errors import PenstockError, StorageError, UsageError, WorkerError, missing_library
 from .work_plan import WorkPlan
+
+Engine = Callable[[], AbstractContextManager[Executor]]
+"""Function that starts an engine's executor; what it started ends with the executor's context."""
 
 Progress = Callable[[int, int], None]
 """Function that is told the tasks done, and all."""
@@ -28,7 +35,7 @@ ENGINES = ("local", "ray", "dask", "mpi")
 
 def distribute(
     plan: WorkPlan,
-    executor: Callable[[], Executor],
+    executor: Engine,
     *,
     tasks: Iterable[int] | None = None,
     retries: int = 2,
@@ -36,14 +43,15 @@ def distribute(
 ) -> dict[int, str]:
     """Do the tasks of a plan that are missing, on an engine. Return what failed, by task.
 
-    executor:  makes the engine's executor, and another one if its workers died and it ended.
+    executor:  starts the engine's executor, and another one if its workers died and it ended.
                They import penstock, and see the plan's folder under the same path.
     tasks:     those to do; by default all that are missing.
     retries:   how often a task is tried again if storage fails, and the engine made again if
                nothing was done since.
     progress:  called when tasks are done, with their number and that of all.
 
-    A task that fails does not stop the others.
+    A task that fails does not stop the others. WorkerError if the engine has no worker after some
+    time, or if workers die and nothing gets done.
     """
     missing = plan.list_missing() if tasks is None else list(tasks)
     for task in missing:
@@ -56,11 +64,12 @@ def distribute(
         running: dict[Future[tuple[bool, str] | None], int] = {}
         with executor() as pool:
             try:
+                _await_worker(pool)
                 while waiting or running:
                     while waiting and len(running) < limits.tasks_waiting:
                         future = pool.submit(do_task, plan.folder, waiting[-1])
                         running[future] = waiting.pop()
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    for future in wait_for(running, return_when=FIRST_COMPLETED).done:
                         fault = _find_fault(future)
                         task = running.pop(future)
                         broken = 0
@@ -71,24 +80,39 @@ def distribute(
                             failed[task] = fault[1]
                         if progress is not None:
                             progress(total - len(waiting) - len(running), total)
-            except BrokenExecutor as error:
+            except (BrokenExecutor, CancelledError) as error:
                 broken += 1
                 waiting += [task for task in running.values() if not _is_done(plan, task)]
-                if broken > retries:
+                if waiting and broken > retries:
                     what = f"workers died {broken} times and nothing was done in between"
                     first = plan.describe(waiting[-1])
-                    raise WorkerError(f"{what}, at {first} and others: {error}") from None
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+                    raise WorkerError(f"{what}, at {first} and others: {error!r}") from None
+            finally:
+                for future in running:
+                    future.cancel()
     return failed
 
 
-def _find_fault(future: Future[tuple[bool, str] | None]) -> tuple[bool, str] | None:
+def _await_worker(pool: Executor) -> None:
+    """Wait for the first worker, for some time: engines wait for one for ever."""
+    first = pool.submit(_answer)
+    if not wait_for([first], limits.engine_start_s).done:
+        first.cancel()
+        what = f"no worker of the engine answered within {limits.engine_start_s:g} s"
+        raise WorkerError(f"{what}: start workers, with penstock and a free core each")
+    _find_fault(first)
+
+
+def _answer() -> None:
+    """Nothing, which shows that a worker is there, and can import this module."""
+
+
+def _find_fault(future: Future[Any]) -> tuple[bool, str] | None:
     """What `do_task` returned; an engine's own error is one that trying again may help against."""
     try:
-        return future.result()
-    except BrokenExecutor:
+        fault: tuple[bool, str] | None = future.result()
+        return fault
+    except (BrokenExecutor, CancelledError):
         raise
     except Exception as error:
         return True, f"the engine failed: {type(error).__name__}: {error}".split("\n")[0]
@@ -117,77 +141,109 @@ def do_task(folder: str, task: int) -> tuple[bool, str] | None:
 # -- engines ---------------------------------------------------------------------------------------
 
 
-def make_engine(name: str, workers: int | None = None) -> Callable[[], Executor]:
-    """Return the function that makes the executor of an engine: "local", "ray", "dask" or "mpi".
+def make_engine(name: str, workers: int | None = None) -> Engine:
+    """Return the function that starts an engine: "local", "ray", "dask" or "mpi".
 
     workers:  how many; by default as many as the engine has, locally one a core.
 
     Ray and Dask are those that their own variables name (RAY_ADDRESS, DASK_SCHEDULER_ADDRESS), or
-    are started here. MPI's workers are the other ranks of `mpiexec -n N python -m mpi4py.futures`.
+    are started here, and end with the work. MPI's workers are the other ranks of
+    `mpiexec -n N python -m mpi4py.futures`.
     """
-    check_choice("on", name, ENGINES)
-    return functools.partial(globals()[f"_start_{name}"], workers)
+    return functools.partial(_start, check_choice("on", name, ENGINES), workers)
 
 
-def _start_local(workers: int | None) -> Executor:
+@contextmanager
+def _start(name: str, workers: int | None) -> Iterator[Executor]:
+    with ExitStack() as started:
+        try:
+            pool: Executor = globals()[f"_start_{name}"](workers, started)
+        except PenstockError:
+            raise
+        except (OSError, RuntimeError, ValueError) as error:  # those of engines
+            what = f"--on {name} does not start: {type(error).__name__}: {error}".split("\n")[0]
+            raise WorkerError(f"{what}: look after the cluster, and run this again") from None
+        yield started.enter_context(pool)
+
+
+def _start_local(workers: int | None, started: ExitStack) -> Executor:
     from concurrent.futures import ProcessPoolExecutor
 
     count = workers or len(os.sched_getaffinity(0))
     return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), end_with_parent)
 
 
-def _start_dask(workers: int | None) -> Executor:
+def _start_dask(workers: int | None, started: ExitStack) -> Executor:
     try:
         from distributed import Client
     except ImportError:
         raise missing_library("distributed", "dask", "--on dask") from None
-    settings: dict[str, Any] = {} if workers is None else {"n_workers": workers}
-    if address := os.environ.get("DASK_SCHEDULER_ADDRESS"):
-        client = Client(address)
-    else:
-        client = Client(threads_per_worker=1, dashboard_address=None, **settings)
-    executor: Executor = client.get_executor(retries=3)
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # what it logs is raised
+    settings: dict[str, Any] = {"address": _find_cluster("DASK_SCHEDULER_ADDRESS", workers)}
+    if settings["address"] is None:  # a cluster here, with the memory that a process has
+        settings = {"threads_per_worker": 1, "memory_limit": 0, "dashboard_address": None}
+        settings |= {} if workers is None else {"n_workers": workers}
+    client = started.enter_context(Client(set_as_default=False, **settings))
+    executor: Executor = client.get_executor(pure=False)  # a task that is tried again runs again
     return executor
 
 
-def _start_mpi(workers: int | None) -> Executor:
+def _start_mpi(workers: int | None, started: ExitStack) -> Executor:
     try:
         from mpi4py import MPI
         from mpi4py.futures import MPIPoolExecutor
     except (ImportError, RuntimeError):
         raise missing_library("mpi4py", "mpi", "--on mpi") from None
-    if MPI.COMM_WORLD.Get_size() < 2 and MPI.COMM_WORLD.Get_attr(MPI.UNIVERSE_SIZE) is None:
-        what = "--on mpi has one process, and no worker"
+    if "mpi4py.futures" not in sys.orig_argv or MPI.COMM_WORLD.Get_size() < 2:
+        what = "--on mpi has no workers, the other ranks of mpi4py.futures"
         raise UsageError(f"{what}: start `mpiexec -n 9 python -m mpi4py.futures -m penstock ...`")
-    executor: Executor = MPIPoolExecutor(workers)
+    _refuse_workers("mpiexec -n", workers)
+    executor: Executor = MPIPoolExecutor()
     return executor
 
 
-def _start_ray(workers: int | None) -> Executor:
+def _start_ray(workers: int | None, started: ExitStack) -> Executor:
     try:
         import ray
     except ImportError:
         raise missing_library("ray", "ray", "--on ray") from None
+    address = _find_cluster("RAY_ADDRESS", workers)
+    if address is not None:  # one try of 40 s: by itself Ray tries for a quarter of an hour
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
     if not ray.is_initialized():
-        ray.init(log_to_driver=False, num_cpus=None if "RAY_ADDRESS" in os.environ else workers)
+        started.callback(ray.shutdown)
+        ray.init(
+            address or "local", log_to_driver=False, logging_level=logging.WARNING, num_cpus=workers
+        )
     return RayExecutor(ray)
+
+
+def _find_cluster(variable: str, workers: int | None) -> str | None:
+    """The address of a cluster that a variable names, whose workers are not ours to count."""
+    if address := os.environ.get(variable):
+        _refuse_workers(variable, workers)
+    return address
+
+
+def _refuse_workers(where: str, workers: int | None) -> None:
+    if workers is not None:
+        raise UsageError(f"--workers is {workers}, and {where} says which there are: leave it out")
 
 
 class RayExecutor(Executor):
     """Executor over tasks of Ray, which starts a task again whose worker or node died."""
 
     def __init__(self, ray: Any) -> None:
-        self._ray, self._references = ray, set[Any]()
+        self._ray, self._make_remote = ray, functools.cache(ray.remote(max_retries=8))
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
         """Submit a task of Ray, of one core."""
-        reference = self._ray.remote(max_retries=8)(function).remote(*args, **named)
+        reference = self._make_remote(function).remote(*args, **named)
         future: Future[Any] = reference.future()
-        self._references.add(reference)
-        future.add_done_callback(lambda _: self._references.discard(reference))
-        return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancel what has not ended; the cluster stays."""
-        for reference in list(self._references):
-            self._ray.cancel(reference, force=True)
+        def cancel(_: object) -> None:
+            if future.cancelled():
+                self._ray.cancel(reference, force=True)
+
+        future.add_done_callback(cancel)
+        return future
