@@ -350,7 +350,7 @@ class Windows(Chunked):
             cells = -(-self.grid.files.shape // np.maximum(self.in_files, 1))
             cells[:, 0] = 1
         else:
-            cells = -(-np.array(self.grid.shape) // np.maximum(self.chunk, 1))
+            cells = -(-np.array(self.grid.shape, "i8") // np.maximum(np.array(self.chunk, "i8"), 1))
             cells[0] = len(self.first) - 1
         object.__setattr__(self, "cells", cells)
         counts = cells.reshape(-1, len(self.grid.shape)).prod(axis=1)

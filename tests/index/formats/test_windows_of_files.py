@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import DataError, FormatError, SidecarError, UsageError
+from penstock.index.codecs.chunked_arrays import decode_npz, unpack_entry
+from penstock.index.codecs.registry import CompressedChunk
 from penstock.index.layout import Boxes, Windows
 from penstock.index.table import Index
 from penstock.torch import DataLoader
@@ -446,3 +450,20 @@ def test_pieces_of_chunks_are_measured(patients: tuple[list[Path], list[Array]])
         assert one.shape == other[taken].shape
         copied.append(one.size)
     assert layout.measure_pieces(windows[pair], chunk).tolist() == copied
+
+
+def test_damaged_numbers_of_chunks(patients: tuple[list[Path], list[Array]]) -> None:
+    """A chunk larger than any array, and an entry of an archive that is cut off, are no chunks."""
+    (layout,) = open_patients(patients[0]).index.layouts
+    assert isinstance(layout, Windows)
+    with pytest.raises(OverflowError):  # by which a saved index is refused
+        replace(layout, grid=replace(layout.grid, files=None), in_files=None, chunk=(1, 10**40))
+    with pytest.raises(ValueError, match="an entry has 1 bytes"):
+        unpack_entry(memoryview(b"P"), 9)
+    options = {"dtype": "|u1", "shapes": [[2]]}
+    out = io.BytesIO()
+    np.savez(out, x=np.zeros(2, "u1"))
+    entry = memoryview(out.getvalue())[: out.getvalue().index(b"PK\1\2")]
+    assert decode_npz(options, CompressedChunk(0, entry, [len(entry)], 1)).shape == (1, 2)
+    with pytest.raises(ValueError, match=r"not \(\) of"):  # of more arrays than there are shapes
+        decode_npz(options, CompressedChunk(1, entry, [len(entry)], 1))

@@ -168,6 +168,8 @@ def check_codec(config: Mapping[str, Any]) -> None:
 def unpack_entry(entry: memoryview, size_max: int) -> bytes:
     """Unpack an entry of a zip archive, which begins with its header; ValueError if its data do not
     match the checksum there, or are more than `size_max` bytes."""
+    if len(entry) < _ENTRY.size:
+        raise ValueError(f"an entry has {len(entry)} bytes")
     magic, _, flags, method, _, _, checksum, _, _, *skipped = _ENTRY.unpack_from(entry)
     if magic != b"PK\3\4" or flags & _LATE_CHECKSUM:
         raise ValueError("no entry with its checksum in front")
@@ -187,7 +189,7 @@ def decode_npz(options: Mapping[str, Any], compressed: CompressedChunk) -> Decod
     dtype, row = np.dtype(options["dtype"]), options.get("row")
     shape = tuple(options.get("shape", ()) if row is None else (compressed.samples, *row))
     if "shapes" in options:
-        shape = tuple(options["shapes"][compressed.number])
+        shape = tuple(*options["shapes"][compressed.number :][:1])
     size = math.prod(shape) * dtype.itemsize
     if size > limits.decoded_chunk_bytes_max:
         raise ValueError(f"an array is {shape} of {dtype}")

@@ -267,10 +267,9 @@ def _cut_arrays(
                 values.offset[:], values.length[:] = entries[file]
             where = f"{files.path(file)}, array {field.name!r}"
             chain.append(name_array(where, shape, dtype, values))
-        shapes: dict[str, Any] = {"row": list(field.shape or ())}
-        if request.is_by_file:
-            shapes = {"shapes": [list(part.shape) for part in chain]}
-        codecs[field.name] = Codec("npz", {"dtype": field.dtype.str, **shapes})
+        shapes = [list(part.shape) for part in chain]
+        how = {"shapes": shapes} if request.is_by_file else {"row": shapes[0][1:]}
+        codecs[field.name] = Codec("npz", {"dtype": field.dtype.str, **how})
     return build_index("npz", files, sources, parts, codecs, request)
 
 

@@ -202,10 +202,9 @@ def _cut_parts(
     files: Files, sources: Files, parts: Mapping[str, list[Hdf5Part]], request: WindowRequest
 ) -> Index:
     """Cut datasets into windows."""
-    arrays: dict[str, list[ArrayPart]] = {}
+    arrays: dict[str, list[ArrayPart]] = {name: [] for name in parts}
     codecs: dict[str, Codec] = {}
     for name, chain in parts.items():
-        arrays[name] = []
         for number, part in enumerate(chain):
             where = f"{files.path(number)}, dataset {name!r}"
             shape = part.shape if request.is_by_file else (part.layout.count, *part.shape)
