@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import penstock
@@ -29,6 +31,7 @@ from tests.command import run
 from tests.convert.tokenizers_made import draw_texts, train, write_lines
 
 LONG_AGO_NS = 10**18 + 1
+OFFSET = 0
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +204,7 @@ def test_shards_that_cannot_be_shared(shards: Path, tmp_path: Path) -> None:
 
 
 def count_bytes(sample: dict[str, Any]) -> int:
-    return len(sample["bin"])
+    return len(sample["bin"]) + OFFSET
 
 
 @pytest.mark.parametrize("tasks_max", [1, 4096])
@@ -276,6 +279,124 @@ class ThreadPool(ThreadPoolExecutor):
 # -- what goes wrong -------------------------------------------------------------------------------
 
 
+def test_another_tokenizer_than_planned(tmp_path: Path) -> None:
+    """Tokens of two tokenizers are never mixed."""
+    tokenizer = train(tmp_path / "tokenizer.json", draw_texts(1, 60))
+    write_lines(tmp_path / "documents.jsonl", draw_texts(1, 60))
+    documents = tmp_path / "documents.jsonl"
+    plan = plan_work("tokenize", documents, tmp_path / "work", tokenizer=str(tokenizer))
+    plan.do(0)
+    train(tokenizer, draw_texts(2, 90), 300)
+    with pytest.raises(ChangedError, match="planned with other tokenizer than here: plan the"):
+        WorkPlan.load(tmp_path / "work").do(1)
+    again = plan_work("tokenize", documents, tmp_path / "work", tokenizer=str(tokenizer))
+    assert again.list_missing() == [*range(len(again))]
+
+
+def test_another_function_than_planned(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths of a function that was changed are measured anew, though its name is the same."""
+    module = tmp_path / "rules_of_tasks.py"
+    module.write_text("def measure(sample):\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plan = plan_work("lengths", shards, tmp_path / "work", by="rules_of_tasks:measure")
+    do_all(plan)
+    module.write_text("def measure(sample):\n    return 2\n")
+    with pytest.raises(ChangedError, match="planned with other rule than here"):
+        WorkPlan.load(tmp_path / "work").commit()
+    again = plan_work("lengths", shards, tmp_path / "work", by="rules_of_tasks:measure")
+    assert again.list_missing() == [*range(len(again))]
+
+
+def test_a_function_that_raises(shards: Path, tmp_path: Path) -> None:
+    """The task fails by the error of the function, and the others go on."""
+    run("plan-work", "lengths", shards, tmp_path / "work", "--by", f"{__name__}:refuse_one")
+    told = run("work", tmp_path / "work", code=1).stderr
+    assert "KeyError: 'no such sample'" in told
+    assert "1 of 1 tasks failed" in told
+
+
+def refuse_one(sample: dict[str, Any]) -> int:
+    raise KeyError("no such sample")
+
+
+def test_renamed_fields_are_renamed_once(tmp_path: Path) -> None:
+    """Fields that change their names with each other are those that one process has."""
+    texts = draw_texts(1, 60)
+    table = pa.table({"x": texts, "y": texts[::-1]})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    tokenizer = train(tmp_path / "tokenizer.json", texts)
+    options: dict[str, Any] = {"rename": {"x": "y", "y": "x"}}
+    renamed = penstock.open(tmp_path / "x.parquet", **options)
+    tokenize(renamed, tmp_path / "one", tokenizer, field="x")
+    plan = plan_work(
+        *("tokenize", tmp_path / "x.parquet", tmp_path / "work"),
+        open_options=options,
+        tokenizer=str(tokenizer),
+        field="x",
+    )
+    do_all(plan)
+    plan.commit()
+    assert (tmp_path / "work" / "tokens.bin").read_bytes() == (tmp_path / "one.bin").read_bytes()
+
+
+def test_pieces_of_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of pieces of another size are of other lines."""
+    monkeypatch.setattr(limits, "parsed_piece_bytes", 400)
+    write_lines(tmp_path / "documents.jsonl", draw_texts(1, 60))
+    os.utime(tmp_path / "documents.jsonl", ns=(LONG_AGO_NS, LONG_AGO_NS))
+    do_all(plan_work("index", tmp_path / "documents.jsonl", tmp_path / "work"))
+    monkeypatch.setattr(limits, "parsed_piece_bytes", 600)
+    stale = WorkPlan.load(tmp_path / "work")
+    with pytest.raises(UsageError, match="with the same limits everywhere"):
+        stale.commit()
+    again = plan_work("index", tmp_path / "documents.jsonl", tmp_path / "work")
+    assert again.list_missing() == [*range(len(again))]
+
+
+def test_files_that_were_just_written(tmp_path: Path) -> None:
+    """A file that may be written again without a sign of it is parsed by each plan."""
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    do_all(plan_work("index", path, tmp_path / "work"))
+    assert plan_work("index", path, tmp_path / "work").list_missing() == [0]
+
+
+def test_a_destination_that_another_one_took(shards: Path, tmp_path: Path) -> None:
+    """A worker that comes late writes nothing into another conversion."""
+    settings: dict[str, Any] = {"to": "tar", "shards": 3, "name": "s"}
+    plan = plan_work("convert", shards, tmp_path / "work", **settings)
+    plan.do(0)
+    write_shard(tmp_path / "other", 7)
+    taken = tmp_path / "work" / "shards"
+    convert(penstock.open(tmp_path / "other"), taken, **settings, force=True)
+    before = {path.name: path.read_bytes() for path in taken.iterdir() if path.is_file()}
+    with pytest.raises(UsageError, match="holds a conversion of other data"):
+        plan.do(1)
+    assert {p.name: p.read_bytes() for p in taken.iterdir() if p.is_file()} == before
+
+
+def test_lengths_of_a_run_that_was_stopped(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an interrupted run left beside the index is not mixed with what tasks measured."""
+    monkeypatch.setattr(limits, "lengths_chunk_bytes", 100)
+
+    def stop(done: int, _: int) -> None:
+        if done >= 10:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"{__name__}.OFFSET", 5)
+    with pytest.raises(KeyboardInterrupt):
+        measure_lengths(penstock.open(shards), count_bytes, processes=1, progress=stop)
+    monkeypatch.setattr(f"{__name__}.OFFSET", 0)
+    plan = plan_work("lengths", shards, tmp_path / "work", by=f"{__name__}:count_bytes")
+    do_all(plan)
+    plan.commit()
+    assert penstock.open(shards).lengths.tolist() == [20 + sample for sample in range(5)] * 6
+
+
 def test_a_task_that_fails_is_named_and_the_rest_goes_on(shards: Path, tmp_path: Path) -> None:
     """The end says which and exits with 1; the next run does only those."""
     good = (shards / "s-003.tar").read_bytes()
@@ -324,6 +445,19 @@ def test_damaged_part(shards: Path, tmp_path: Path) -> None:
 
 
 def test_another_plan_in_the_folder(shards: Path, tmp_path: Path) -> None:
+    """It is refused before anything is written: the plan that is there goes on."""
+    lengths = plan_work("lengths", shards, tmp_path / "lengths", by=f"{__name__}:count_bytes")
+    write_shard(tmp_path / "other", 0)
+    with pytest.raises(UsageError, match="holds a plan with source"):
+        plan_work("lengths", tmp_path / "other", tmp_path / "lengths", by="bytes")
+    do_all(lengths)
+    lengths.commit()
+    with pytest.raises(UsageError, match=r"in .*data: choose one outside"):
+        plan_work("index", shards, shards / "work")
+    with pytest.raises(UsageError, match="has no setting 'by'"):
+        plan_work("index", shards, tmp_path / "index", by="bytes")
+    with pytest.raises(UsageError, match="settings of 'stats': .*bim"):
+        plan_work("stats", shards, tmp_path / "stats", bim=3)
     plan_work("index", shards, tmp_path / "work")
     with pytest.raises(
         UsageError, match=r"holds a plan with options \{\}, and now it is .*missing"
@@ -413,6 +547,25 @@ def test_shares_of_arrays() -> None:
     kubernetes = {"JOB_COMPLETION_INDEX": "1", "PENSTOCK_COMPLETIONS": "2"}
     assert find_share(5, kubernetes) == ("JOB_COMPLETION_INDEX", [1, 3])
     assert find_share(5, {}) is None
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"SLURM_ARRAY_TASK_ID": "x"},
+        {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "0"},
+        {"JOB_COMPLETION_INDEX": "1", "PENSTOCK_COMPLETIONS": "0"},
+        {  # --array=3,7, of what failed
+            "SLURM_ARRAY_TASK_ID": "7",
+            "SLURM_ARRAY_TASK_MIN": "3",
+            "SLURM_ARRAY_TASK_MAX": "7",
+            "SLURM_ARRAY_TASK_COUNT": "2",
+        },
+    ],
+)
+def test_arrays_without_shares(environ: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="--tasks"):
+        find_share(10, environ)
 
 
 @pytest.mark.parametrize("text", ["", "x", "3:3", "7:5", "10", "0:11", "-1", "1,,2"])

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import PenstockError, StorageError, UsageError
-from ..tasks.distribution import distribute, make_engine
+from ..errors import StorageError, UsageError
+from ..tasks.distribution import distribute, do_task, make_engine
 from ..tasks.slurm import find_share, parse_tasks, submit_script, write_script
 from ..tasks.work_plan import WorkPlan, plan_work
 from . import console
@@ -251,7 +251,7 @@ def work(
         if not wanted:
             console.show(f"all is done: `penstock commit {found.folder}`")
             return
-        command = [os.path.abspath(sys.argv[0])]
+        command = [sys.executable, "-m", "penstock"]
         script = write_script(found, wanted, command, sbatch or ())
         if dry_run:
             print(script, end="")
@@ -317,10 +317,8 @@ def _run(plan: WorkPlan, tasks: list[int] | None, on: str | None, workers: int |
                     if stopped():
                         what = f"stopped after {done:,} of {len(wanted):,} tasks"
                         raise StorageError(f"{what}: the same command goes on")
-                    try:
-                        plan.do(task)
-                    except PenstockError as error:
-                        failed[task] = str(error)
+                    if (fault := do_task(plan.folder, task)) is not None:
+                        failed[task] = fault[1]
     for task in sorted(failed)[:_NAMED_MAX]:
         console.say(f"{plan.describe(task)}: {failed[task]}")
     if len(failed) > _NAMED_MAX:

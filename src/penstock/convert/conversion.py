@@ -37,6 +37,7 @@ from .lmdb import LmdbConversion
 from .manifest import (
     REPORTED_EVERY,
     Conversion,
+    ConversionManifest,
     Converted,
     Progress,
     lock_folder,
@@ -297,6 +298,8 @@ class ShardsConversion(Conversion):
         processes may do so, also at one shard."""
         shards = int(self.options["shards"])
         start, end = number * self.count // shards, (number + 1) * self.count // shards
+        if (done := self._find_complete(number)) is not None:
+            return done
         name = f"{self.options['name']}-{number:06d}{self.recipe.suffix}"
         path = os.path.join(self.path, _PARTS, f"{number}-{secrets.token_hex(8)}")
         with storage_errors(path):
@@ -304,12 +307,24 @@ class ShardsConversion(Conversion):
         with contextlib.closing(self.read_samples(start)) as batches, AtomicFile(path) as file:
             samples = itertools.chain.from_iterable(batches)
             self._fill(file, next(samples), samples, start, end)
-            file.commit()
-        with storage_errors(path):
-            os.replace(path, os.path.join(self.path, name))
+            if (done := self._find_complete(number)) is not None:  # by another one meanwhile
+                return done
+            with storage_errors(path):
+                os.replace(file.temporary, os.path.join(self.path, name))
         sync_folder(self.path)
         entry = {"name": name, "first": start, "end": end, "bytes": file.size}
         return {**entry, "crc32": file.crc32}
+
+    def _find_complete(self, number: int) -> dict[str, Any] | None:
+        """Find the entry of a shard if all are written. UsageError unless the destination is taken
+        for this conversion: it was removed, or taken for another one."""
+        manifest = ConversionManifest.load(self.path)
+        difference = "no conversion"
+        if manifest is not None:
+            difference = manifest.describe_difference(self.manifest) or ""
+        if manifest is None or difference:
+            raise UsageError(f"{self.path} holds a conversion {difference}: plan the work again")
+        return manifest.shards[number] if manifest.complete else None
 
     def _fill(
         self,

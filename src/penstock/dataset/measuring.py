@@ -163,6 +163,7 @@ class LengthMeasuring:
                 if measured is None:
                     _measure_chunks(dataset, self._measure, chunks, workers, progress)
                 else:
+                    chunks.forget(slice(None))  # those of a run that was stopped here
                     missing = chunks.list_missing()
                     pairs = ((chunk, measured(chunk)) for chunk in missing)
                     chunks.fill(pairs, missing, progress)

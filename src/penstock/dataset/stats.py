@@ -432,6 +432,8 @@ class _Passes:
 
         chunks = self._stack.enter_context(MeasuredChunks(path, self._header, count, 1, width))
         self.chunks.append(chunks)
+        if self.measured is not None:
+            chunks.forget(slice(None))  # those of a run that was stopped here
         missing = chunks.list_missing()
         pool = ThreadPool(self._threads, "penstock-stats")
         try:

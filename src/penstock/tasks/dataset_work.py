@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import secrets
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -12,9 +16,10 @@ import numpy as np
 from ..convert.manifest import describe_source
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
-from ..dataset.sources import pin_paths
+from ..engine.atomic_file import storage_errors
 from ..engine.store import Progress
-from ..errors import UsageError
+from ..errors import ChangedError, SidecarError, StorageError
+from ..extent import Int
 from .work_plan import Sections, Tasks, WorkPlan
 
 _INDEX = "index.penstock"
@@ -30,46 +35,57 @@ class DatasetWork(ABC):
 
     def __init__(self, plan: WorkPlan) -> None:
         self.plan_made = plan
-        index = os.path.join(plan.folder, _INDEX)
-        dataset = _open(plan.about, index)
-        if describe_source(dataset)["stamp"] != plan.kept["stamp"]:
-            raise UsageError(f"{index} is of another plan: plan the work again")
+        try:
+            dataset = _open(plan.about, os.path.join(plan.folder, _INDEX))
+        except SidecarError as error:
+            what = re.sub(r": (rebuild|remove) it.*", "", str(error))
+            raise ChangedError(f"{what}: plan the work again") from None
         self.prepare(dataset, dict(plan.about["settings"]), plan.folder)
+        if names := _differ(plan.kept["made"], self._describe(dataset)):
+            what = f"{plan.folder} was planned with other {', '.join(names)} than here"
+            raise ChangedError(f"{what}: plan the work again, with the same versions everywhere")
 
     @classmethod
     def plan(
         cls,
-        paths: list[str],
+        about: dict[str, Any],
         folder: str,
-        options: dict[str, Any],
-        settings: dict[str, Any],
         before: WorkPlan | None,
         progress: Progress | None,
     ) -> Tasks:
         """Index the data, and divide its samples."""
-        source = pin_paths(paths)
-        dataset = _open({"source": source, "options": options}, "auto", progress)
+        dataset = _open(about, "auto", progress)
+        if dataset.sidecar is None:
+            raise StorageError(f"{dataset.path}: its index has no place: make room for it")
         work = cls.__new__(cls)
-        work.prepare(dataset, settings, folder)
-        os.makedirs(folder, exist_ok=True)
-        dataset.index.save(os.path.join(folder, _INDEX))
-        count, size = work.divide()
-        bounds = np.array([*range(0, count, size), count], np.int64)
-        if not count:
-            bounds = bounds[:1]
-        described = describe_source(dataset)
+        work.prepare(dataset, dict(about["settings"]), folder)
+        work.begin()
+        with storage_errors(folder):
+            os.makedirs(folder, exist_ok=True)
+            copy = os.path.join(folder, f"{_INDEX}.{secrets.token_hex(4)}")
+            shutil.copyfile(dataset.sidecar, copy)
+            os.replace(copy, os.path.join(folder, _INDEX))
+        bounds = work.divide()
+        made = work._describe(dataset)
         spans = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
-        states = [repr((described, work.describe(), span)).encode() for span in spans]
+        states = [f"{made} {span}".encode() for span in spans]
         labels = [f"{cls.noun} {first:,} to {stop - 1:,}" for first, stop in spans]
-        return Tasks(source, bounds, states, labels, {"stamp": described["stamp"]}, {})
+        return Tasks(bounds, states, labels, {"made": made}, {})
+
+    def _describe(self, dataset: Dataset) -> str:
+        """Describe the data and what is made of it, as they are now."""
+        return json.dumps([describe_source(dataset), self.describe()], sort_keys=True, default=str)
+
+    def begin(self) -> None:  # noqa: B027
+        """Begin the work, once it is planned: nothing by default."""
 
     @abstractmethod
     def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
         """Check the settings, and change those that depend on this process's folder."""
 
     @abstractmethod
-    def divide(self) -> tuple[int, int]:
-        """Return the number of units, and how many a task has; both are of the data alone."""
+    def divide(self) -> Int:
+        """Return the bounds of tasks, in units; they are of the data alone."""
 
     @abstractmethod
     def describe(self) -> Any:
@@ -86,3 +102,19 @@ class DatasetWork(ABC):
 
 def _open(about: dict[str, Any], index: str, progress: Progress | None = None) -> Dataset:
     return open_dataset(about["source"], index=index, progress=progress, **about["options"])
+
+
+def _differ(was: str, now: str) -> list[str]:
+    """List what differs of two descriptions, by name."""
+    names: list[str] = []
+    for before, here in zip(json.loads(was), json.loads(now), strict=True):
+        if isinstance(here, dict):
+            names += [name for name in here if before.get(name) != here[name]]
+        elif before != here:
+            names.append("rule")
+    return names
+
+
+def divide_evenly(count: int, size: int) -> Int:
+    """Return the bounds of tasks of so many units each."""
+    return np.array([*range(0, count, size), *([count] if count else [0])], np.int64)

@@ -135,6 +135,8 @@ def do_task(folder: str, task: int) -> tuple[bool, str] | None:
         _load_plan(folder, status.st_ino, status.st_mtime_ns).do(task)
     except (PenstockError, OSError) as error:
         return isinstance(error, StorageError | WorkerError), str(error)
+    except Exception as error:  # of a function of the user's
+        return False, f"{type(error).__name__}: {error}".split("\n")[0]
     return None
 
 

@@ -12,14 +12,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import limits
-from ..dataset.sources import pin_paths, request_index
+from ..dataset.sources import request_index
 from ..engine.store import Progress, Store
-from ..errors import ChangedError, StorageError
+from ..errors import ChangedError, StorageError, UsageError
 from ..extent import Files, Int
 from ..index.saved_index import IndexRequest, find_staleness
 from .tape import FilesToParse, Parsed, Tape, pack, unpack
 from .work_plan import Sections, Tasks, WorkPlan, read_part
 
+_RACY_NS = 2_000_000_000
 Share = Callable[[Files, Callable[[Sequence[int]], list[Any]]], list[Any]]
 
 
@@ -32,18 +33,20 @@ class IndexWork:
 
     @staticmethod
     def plan(
-        paths: list[str],
+        about: dict[str, Any],
         folder: str,
-        options: dict[str, Any],
-        settings: dict[str, Any],
         before: WorkPlan | None,
         progress: Progress | None,
     ) -> Tasks:
         """List the files, and group those that are to be parsed."""
-        source, files = pin_paths(paths), None
+        files = None
+        if about["settings"]:
+            raise UsageError(
+                f"an index has no setting {next(iter(about['settings']))!r}: leave it out"
+            )
         answers: dict[tuple[Any, ...], Any] = {}
         started_ns = time.time_ns()
-        request, _ = _ask(source, options, answers, _stop, progress)
+        request, _ = _ask(about["source"], about["options"], answers, _stop, progress)
         try:
             request.build(started_ns)
         except FilesToParse as stop:
@@ -54,14 +57,17 @@ class IndexWork:
         kept = {"rarity": rarity, "started_ns": started_ns}
         spans = [(int(bounds[task]), int(bounds[task + 1])) for task in tasks]
         around = _describe_around(request.format, files, answers) if files is not None else b""
-        states = [around + _describe(files, *span) for span in spans if files is not None]
+        states = [
+            around + _describe(files, *span, started_ns) for span in spans if files is not None
+        ]
         labels = [_label(files, *span) for span in spans if files is not None]
-        return Tasks(source, bounds, states, labels, kept, {"answers": pack(answers)})
+        return Tasks(bounds, states, labels, kept, {"answers": pack(answers)})
 
     def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
         """Parse files."""
 
         def share(files: Files, parse: Callable[[Sequence[int]], list[Any]]) -> NoReturn:
+            self._check(len(files))
             raise Parsed(parse(range(first, stop)))
 
         try:
@@ -78,7 +84,13 @@ class IndexWork:
         results: list[Any] = []
         for path in parts:
             results += unpack(read_part(path)[1]["results"], path)
-        request = self._request(lambda files, parse: results)
+
+        def share(files: Files, parse: object) -> list[Any]:
+            self._check(len(files))
+            self._check(len(results))
+            return results
+
+        request = self._request(share)
         index = request.build(self._plan.kept["started_ns"])
         tape = request.store
         assert isinstance(tape, Tape)
@@ -88,6 +100,13 @@ class IndexWork:
         if saved is None:
             raise StorageError(f"{request.place.path}: the index has no place: commit it again")
         return f"index of {len(index):,} samples in {len(index.files):,} files: {saved}"
+
+    def _check(self, count: int) -> None:
+        """Check that so many files are parsed as were planned."""
+        planned = int(self._plan.sections["bounds"][-1])
+        if count != planned:
+            what = f"{self._plan.folder}: {count:,} files are parsed, and {planned:,} were planned"
+            raise UsageError(f"{what}: plan the work again, with the same limits everywhere")
 
     def _request(self, share: Share) -> IndexRequest:
         about = self._plan.about
@@ -157,11 +176,16 @@ def _describe_around(format: str, files: Files, answers: Mapping[tuple[Any, ...]
     return hashlib.blake2b(repr((format, sorted(read), sorted(others))).encode()).digest()
 
 
-def _describe(files: Files, first: int, stop: int) -> bytes:
-    """Describe files of a group as they are: names, sizes and times."""
+def _describe(files: Files, first: int, stop: int, started_ns: int) -> bytes:
+    """Describe files of a group as they are: names, sizes and times; and the plan's own time, if
+    one of them was just written, and may be written again without a sign of it."""
+    times = files.mtime_ns[first:stop]
+    racy = started_ns if (np.abs(times - started_ns) <= _RACY_NS).any() else 0
     pieces = _find_piece(files, first)
     names = "\0".join(files.name(row) for row in range(first, stop))
-    about = f"{pieces}\0{names}".encode("utf-8", "surrogateescape")
+    about = f"{racy}\0{limits.parsed_piece_bytes}\0{pieces}\0{names}".encode(
+        "utf-8", "surrogateescape"
+    )
     return about + files.size[first:stop].tobytes() + files.mtime_ns[first:stop].tobytes()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
+import hashlib
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -11,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from .. import limits
-from ..arguments import check_path, import_function
+from ..arguments import import_function
 from ..dataset.dataset import Dataset
 from ..dataset.measuring import LengthMeasuring
 from ..dataset.sample import FieldReader
 from ..dataset.stats import StatsMeasuring
 from ..errors import UsageError
 from ..extent import Int
-from .dataset_work import DatasetWork
+from .dataset_work import DatasetWork, divide_evenly
 from .work_plan import Sections, read_part
 
 
@@ -29,22 +30,21 @@ class LengthWork(DatasetWork):
 
     def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
         """Check the settings of `measure_lengths`: by, field and tokenizer."""
-        if "tokenizer" in settings:
-            settings["tokenizer"] = os.path.abspath(check_path("tokenizer", settings["tokenizer"]))
         options = dict(settings)
         by = options.pop("by", "bytes")
         if not isinstance(by, str):
             raise UsageError(f"by is {by!r}: name a function, as module:function")
         rule: Any = import_function("by", by) if ":" in by else by
+        self._source = _digest_source(rule) if callable(rule) else ""
         self._measuring = LengthMeasuring(dataset, rule, **options)
 
-    def divide(self) -> tuple[int, int]:
+    def divide(self) -> Int:
         """Chunks, one a task unless there are very many."""
         return _divide(self._measuring.count)
 
     def describe(self) -> Any:
-        """The rule, and the tokenizer by its digest."""
-        return self._measuring.name, self._measuring.identity
+        """The rule: a tokenizer by its digest, a function by that of its module."""
+        return [self._measuring.name, self._measuring.identity, self._source]
 
     def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
         """Measure chunks."""
@@ -69,13 +69,13 @@ class StatsWork(DatasetWork):
             raise UsageError("bins need a second pass: use `penstock stats --bins`, on one host")
         self._measuring = StatsMeasuring(dataset, **settings)
 
-    def divide(self) -> tuple[int, int]:
+    def divide(self) -> Int:
         """Chunks, one a task unless there are very many."""
         return _divide(self._measuring.count)
 
     def describe(self) -> Any:
         """Nothing but the settings."""
-        return ()
+        return []
 
     def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
         """Measure chunks."""
@@ -90,8 +90,17 @@ class StatsWork(DatasetWork):
         return f"statistics of {', '.join(found)}, of {len(self._measuring.dataset):,} samples"
 
 
-def _divide(count: int) -> tuple[int, int]:
-    return count, max(1, count // limits.measured_tasks_max)
+def _divide(count: int) -> Int:
+    return divide_evenly(count, max(1, count // limits.measured_tasks_max))
+
+
+def _digest_source(function: Callable[..., Any]) -> str:
+    """The digest of the file that a function is in: what it measures changes with it."""
+    try:
+        with open(inspect.getfile(function), "rb") as file:
+            return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
+    except (OSError, TypeError):  # a compiled one
+        return ""
 
 
 def _find_chunks(bounds: Int, parts: Sequence[str], numbers: int) -> Callable[[int], Int]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import check_path
 from ..convert.conversion import ShardsConversion, prepare_conversion
 from ..dataset.dataset import Dataset
 from ..errors import UsageError
-from .dataset_work import DatasetWork
+from ..extent import Int
+from .dataset_work import DatasetWork, divide_evenly
 from .work_plan import Sections, read_part
 
 
@@ -24,9 +24,6 @@ class ShardWork(DatasetWork):
     def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
         """Check the settings of `convert`."""
         settings.setdefault("destination", os.path.join(folder, "shards"))
-        settings["destination"] = os.path.abspath(
-            check_path("destination", settings["destination"])
-        )
         if settings.get("shards") is None or settings.get("force"):
             raise UsageError("shards is not given: say how many to write (--shards), without force")
         options = dict(settings)
@@ -34,10 +31,13 @@ class ShardWork(DatasetWork):
         assert isinstance(conversion, ShardsConversion)  # LMDB takes no shards=
         self._conversion = conversion
 
-    def divide(self) -> tuple[int, int]:
-        """Shards, one a task. The destination is taken for them."""
+    def begin(self) -> None:
+        """Take the destination for the shards."""
         self._conversion.begin()
-        return int(self._conversion.options["shards"]), 1
+
+    def divide(self) -> Int:
+        """Shards, one a task."""
+        return divide_evenly(int(self._conversion.options["shards"]), 1)
 
     def describe(self) -> Any:
         """The options of the conversion."""

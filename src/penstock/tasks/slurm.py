@@ -13,6 +13,7 @@ from ..errors import UsageError
 from .work_plan import WorkPlan
 
 _ARRAY_MAX = 1000
+_COUNT = "SLURM_ARRAY_TASK_COUNT"
 
 
 def parse_tasks(text: str, count: int) -> list[int]:
@@ -38,15 +39,28 @@ def find_share(count: int, environ: Mapping[str, str]) -> tuple[str, list[int]] 
     JOB_COMPLETION_INDEX of PENSTOCK_COMPLETIONS, which the manifest sets; without it one task.
     """
     if "SLURM_ARRAY_TASK_ID" in environ:
-        least = int(environ.get("SLURM_ARRAY_TASK_MIN", "0"))
-        number = int(environ["SLURM_ARRAY_TASK_ID"]) - least
-        of = int(environ.get("SLURM_ARRAY_TASK_COUNT", "1"))
+        least = _read_number(environ, "SLURM_ARRAY_TASK_MIN", "0")
+        number = _read_number(environ, "SLURM_ARRAY_TASK_ID") - least
+        of = _read_number(environ, "SLURM_ARRAY_TASK_COUNT", "1")
+        last = _read_number(environ, "SLURM_ARRAY_TASK_MAX", str(least + of - 1))
+        if last - least + 1 != of:  # such as --array=3,7, of what failed
+            raise UsageError(
+                f"the array has {of:,} elements of {least} to {last}, and shares are of all of "
+                "them: give --tasks, or submit by `penstock work --on slurm`"
+            )
         return "SLURM_ARRAY_TASK_ID", list(range(number, count, of))
     if "JOB_COMPLETION_INDEX" in environ:
-        number = int(environ["JOB_COMPLETION_INDEX"])
-        of = int(environ.get("PENSTOCK_COMPLETIONS", count))
+        number = _read_number(environ, "JOB_COMPLETION_INDEX")
+        of = _read_number(environ, "PENSTOCK_COMPLETIONS", str(max(1, count)))
         return "JOB_COMPLETION_INDEX", list(range(number, count, of))
     return None
+
+
+def _read_number(environ: Mapping[str, str], name: str, default: str = "") -> int:
+    text = environ.get(name, default)
+    if not text.isdigit() or (int(text) < 1 and name in ("PENSTOCK_COMPLETIONS", _COUNT)):
+        raise UsageError(f"{name} is {text!r}, and no number of an array's: unset it, or --tasks")
+    return int(text)
 
 
 def write_script(

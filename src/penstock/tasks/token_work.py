@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from .. import limits
-from ..arguments import check_path
 from ..convert.encoder_processes import EncodedTexts
 from ..convert.token_worker import TextError
 from ..convert.tokenization import prepare_tokenization
 from ..dataset.dataset import Dataset
+from ..dataset.lengths import count_bytes
 from ..errors import UsageError
-from .dataset_work import DatasetWork
+from ..extent import Int
+from ..index.layout import Chunked
+from .dataset_work import DatasetWork, divide_evenly
 from .work_plan import Sections, read_part
 
 
@@ -29,17 +31,29 @@ class TokenWork(DatasetWork):
         if "tokenizer" not in settings:
             raise UsageError("tokenizer is not given: name the tokenizer.json (--tokenizer)")
         settings.setdefault("destination", os.path.join(folder, "tokens"))
-        for name in ("tokenizer", "destination"):
-            settings[name] = os.path.abspath(check_path(name, settings[name]))
         options = {"workers": 1, **settings}  # tasks share the cores
         destination, tokenizer = options.pop("destination"), options.pop("tokenizer")
         self._run = prepare_tokenization(dataset, destination, tokenizer, **options)
 
-    def divide(self) -> tuple[int, int]:
-        """Documents, so many that they have about as many bytes a task."""
-        source = self._run.source
-        mean = max(1.0, source.index.mean_bytes)
-        return len(source), max(1, int(limits.task_text_bytes / mean))
+    def divide(self) -> Int:
+        """Documents, so many that they have about as many bytes a task, where the index says."""
+        index, count = self._run.source.index, len(self._run.source)
+        if any(isinstance(layout, Chunked) for layout in index.layouts):
+            size = int(limits.task_text_bytes / max(1.0, index.mean_bytes))
+            return divide_evenly(count, max(1, size))
+        ends, at = [0], 0
+        for first in range(0, count, limits.selection_chunk_samples):
+            last = min(first + limits.selection_chunk_samples, count)
+            numbers = np.arange(first, last, dtype=np.uint64)
+            ids = np.asarray(self._run.source.ids(numbers)).view(np.int64)
+            total = at + np.cumsum(count_bytes(index, ids))
+            before = np.concatenate([[at], total[:-1]])
+            full = np.flatnonzero(
+                total // limits.task_text_bytes != before // limits.task_text_bytes
+            )
+            ends += (full + first + 1).tolist()
+            at = int(total[-1])
+        return np.array([*ends, *([count] if ends[-1] < count else [])], np.int64)
 
     def describe(self) -> Any:
         """The tokenizer by its digest, and the library by its version."""
@@ -65,13 +79,13 @@ class TokenWork(DatasetWork):
         bounds = self.plan_made.sections["bounds"]
 
         def read(start: int) -> Generator[EncodedTexts, None, None]:
-            for task in range(int(np.searchsorted(bounds, start, "right")) - 1, len(parts)):
+            first = int(np.searchsorted(bounds, start))
+            if start < bounds[first]:  # of a run that encoded some of a task's documents itself
+                yield from self._run.encode(start, int(bounds[first]))
+            for task in range(first, len(parts)):
                 header, arrays = read_part(parts[task])
-                skipped = max(0, start - int(bounds[task]))
-                counts = arrays["counts"]
-                cut = int(counts[:skipped].sum()) * self._run.dtype.itemsize
-                tokens = arrays["tokens"][cut:].tobytes()
-                yield EncodedTexts(tokens, counts[skipped:], header["broken"])
+                tokens = arrays["tokens"].tobytes()
+                yield EncodedTexts(tokens, arrays["counts"], header["broken"])
 
         self._run.encoded = read
         made = self._run.execute()

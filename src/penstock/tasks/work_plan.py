@@ -12,6 +12,7 @@ right, for this plan and for the next. The commit puts the parts together.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import json
@@ -26,6 +27,7 @@ import numpy.typing as npt
 
 from .. import __version__
 from ..arguments import Path, check_choice, check_path, check_whole
+from ..dataset.sources import pin_paths
 from ..engine.atomic_file import storage_errors
 from ..engine.open import is_url
 from ..errors import MissingError, SidecarError, UsageError
@@ -50,7 +52,6 @@ Sections = dict[str, npt.NDArray[Any]]
 class Tasks(NamedTuple):
     """What a kind of work makes a plan of.
 
-    source:    the paths, as `penstock.open` takes them; URLs of a hub with their commit.
     bounds:    int64 (n + 1,), task i is of the units [bounds[i], bounds[i + 1]).
     states:    of each task, what its units were when they were planned.
     labels:    of each task, its units in a message.
@@ -58,7 +59,6 @@ class Tasks(NamedTuple):
     sections:  what the work keeps, in arrays.
     """
 
-    source: list[str]
     bounds: Int
     states: list[bytes]
     labels: list[str]
@@ -109,10 +109,15 @@ def plan_work(
     before = None
     with contextlib.suppress(MissingError):
         before = WorkPlan.load(folder)
-    asked: dict[str, Any] = {"what": what, "options": open_options or {}, "settings": settings}
-    kind = _load_kind(what)
-    tasks = kind.plan(paths, folder, dict(open_options or {}), settings, before, progress)
-    asked["source"] = tasks.source
+    for path in paths:
+        if not is_url(path) and os.path.isdir(path) and _is_below(folder, path):
+            raise UsageError(f"folder is {folder!r}, in {path}: choose one outside of the data")
+    for name in {"tokenizer", "destination"} & settings.keys():
+        settings[name] = os.path.abspath(check_path(name, settings[name]))
+    options = dict(open_options or {})
+    if unknown := {"index", "progress"} & options.keys():
+        raise UsageError(f"open_options has {unknown.pop()!r}: leave it out")
+    asked = {"what": what, "source": pin_paths(paths), "options": options, "settings": settings}
     try:
         about = json.loads(json.dumps({**asked, "made_by": _name_runtime()}))
     except (TypeError, ValueError) as error:
@@ -120,6 +125,10 @@ def plan_work(
     if before is not None and (difference := _differ(before.about, about)):
         what = f"{folder} holds a plan with {difference}"
         raise UsageError(f"{what}: use another folder, or remove this one")
+    try:
+        tasks = _load_kind(what).plan(about, folder, before, progress)
+    except TypeError as error:  # a setting that the work does not have
+        raise UsageError(f"settings of {what!r}: {error}") from None
     root = json.dumps(about, sort_keys=True).encode()
     digests = [
         hashlib.blake2b(state, key=hashlib.blake2b(root).digest(), digest_size=_DIGEST_BYTES)
@@ -182,7 +191,9 @@ class WorkPlan:
 
     def list_missing(self) -> list[int]:
         """List the tasks whose parts are not there."""
-        present = {name for name in os.listdir(os.path.join(self.folder, PARTS)) if name[0] != "."}
+        present: set[str] = set()
+        with contextlib.suppress(FileNotFoundError):
+            present.update(os.listdir(os.path.join(self.folder, PARTS)))
         paths = map(self.find_part, range(len(self)))
         return [task for task, path in enumerate(paths) if os.path.basename(path) not in present]
 
@@ -196,7 +207,9 @@ class WorkPlan:
         path = self.find_part(task)
         if os.path.exists(path):
             return False
-        header, sections = self._begin().do(*self.sections["bounds"][task : task + 2].tolist())
+        with storage_errors(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        header, sections = self._work.do(*self.sections["bounds"][task : task + 2].tolist())
         with storage_errors(path):
             write_sidecar(path, {"format": "work-part-1", **header}, sections)
         return True
@@ -211,9 +224,10 @@ class WorkPlan:
             first = ", ".join(map(self.describe, missing[:3])) + ", ..." * (len(missing) > 3)
             what = f"{self.folder}: {len(missing):,} of {len(self):,} tasks are not done: {first}"
             raise MissingError(f"{what}: run `penstock work {self.folder}`")
-        return self._begin().commit([self.find_part(task) for task in range(len(self))])
+        return self._work.commit([self.find_part(task) for task in range(len(self))])
 
-    def _begin(self) -> Work:
+    @functools.cached_property
+    def _work(self) -> Work:
         """The work, if this is the penstock that planned it."""
         planned, runtime = self.about["made_by"], _name_runtime()
         if planned != runtime:
@@ -230,6 +244,11 @@ def read_part(path: str) -> tuple[dict[str, Any], Sections]:
     except SidecarError as error:
         what = str(error).partition(": rebuild it")[0]
         raise SidecarError(f"{what}: remove it, and run `penstock work` again") from None
+
+
+def _is_below(path: str, folder: str) -> bool:
+    inside = os.path.realpath(folder)
+    return os.path.commonpath([os.path.realpath(path), inside]) == inside
 
 
 def _load_kind(what: str) -> Any:

@@ -153,7 +153,10 @@ def _walk_piece(
     if not start:
         detection.refuse_compressed(source, "JSONL file")
         _check_head(source, head)
-    first, end = _find_line(source, start), _find_line(source, stop)
+    first = _find_line(source, start, stop)
+    if first >= stop:  # within a line that began before
+        return None
+    end = _find_line(source, stop, source.size)
     columns = source.cut(first, end).walk("jsonl")
     lines = _sum_up(columns["offset"] + first, columns["length"])
     if not start and end == source.size:
@@ -162,20 +165,20 @@ def _walk_piece(
     return lines
 
 
-def _find_line(source: StoreFile, place: int) -> int:
-    """Find where the first line begins that does so at or after a place, or the file ends. A line
-    that begins with a byte order mark is no beginning, as the mark would be taken for one of the
+def _find_line(source: StoreFile, place: int, stop: int) -> int:
+    """Find where the first line begins that does so in [place, stop), else `stop`. A line that
+    begins with a byte order mark is no beginning, as the mark would be taken for one of the
     file."""
     at = place - 1
-    while 0 <= at < source.size:
-        block = source.read(at, _FOUND_IN_BYTES)
+    while 0 <= at < stop - 1:
+        block = source.read(at, min(_FOUND_IN_BYTES, stop - 1 - at))
         newline = block.find(b"\n")
         at += newline + 1 if newline >= 0 else len(block)
         if newline >= 0 and source.read(at, 3) != _BYTE_ORDER_MARK:
             return at
         if not block:
             break
-    return min(max(0, at), source.size)
+    return stop if place else 0
 
 
 def _join(
