@@ -44,15 +44,15 @@ test-long: $(STAMPS)/ray  ## what takes long, and EXAMPLES=200 of each property;
 	PENSTOCK_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest -n $(WORKERS) $(LONG) -m '$(MARKS)' $(ARGS)
 
 # Two at a time: each starts processes of its own.
-test-engines: $(STAMPS)/engines  ## shared work on Ray, Dask, MPI, Slurm's stand-in and a pool, whose processes are killed; ARGS= are pytest's
-	$(RUN) -m pytest -n 2 --dist worksteal -m engines tests/tasks $(ARGS)
+test-engines: $(STAMPS)/engines  ## Ray Train, and shared work on Ray, Dask, MPI, Slurm's stand-in and a pool, whose processes are killed; ARGS= are pytest's
+	$(RUN) -m pytest -n 3 $(LONG) -m engines tests/tasks tests/trainers/test_ray.py $(ARGS)
 
 # Trainers and engines that call our loaders, of these versions, in an environment of their own: .venv
 # with these in front of it, so that nothing that they ask for replaces what the project is tested with.
 # Lightning asks mpi4py, whose library lies in .venv/lib.
 TRAINERS := accelerate==1.15.0 transformers==5.23.0 pytorch-lightning==2.6.6 torchtitan==0.3.0 torchdata==0.11.0 \
   'jax[cpu]==0.10.2' grain==0.2.18 keras==3.15.1 deepspeed==0.19.8 trl==1.16.0
-# Ray's tests are test-long's, which installs it.
+# Ray's tests are test-engines', which installs it.
 test-trainers: $(VENV)-trainers/.stamp  ## one scenario under accelerate, Trainer, Lightning, torchtitan, JAX, ...
 	OMP_NUM_THREADS=1 LD_LIBRARY_PATH=$(CURDIR)/$(VENV)/lib $(VENV)-trainers/bin/python -m pytest tests/trainers --ignore tests/trainers/test_ray.py -m "" -n 2 --dist loadfile $(ARGS)
 
@@ -280,15 +280,16 @@ $(STAMPS)/penstock: $(CORE) pyproject.toml $(STAMPS)/tools $(STAMPS)/torch
 	@$(INSTALL) --no-warn-conflicts --no-deps $(WRITERS)
 	@touch $@
 
-# Without it the example under Ray Train is left out, which says so. By grpcio tests read Ray's counters.
+# Without it the example under Ray Train is left out, which says so.
 $(STAMPS)/ray: $(STAMPS)/penstock
 	@echo "setup: Ray"
-	@$(INSTALL) --no-build-isolation --editable '.[ray]' grpcio
+	@$(INSTALL) --no-build-isolation --editable '.[ray]'
 	@touch $@
 
+# By grpcio tests read Ray's counters.
 $(STAMPS)/engines: $(STAMPS)/penstock
 	@echo "setup: Ray and Dask"
-	@$(INSTALL) --no-build-isolation --editable '.[ray,dask]'
+	@$(INSTALL) --no-build-isolation --editable '.[ray,dask]' grpcio
 	@touch $@
 
 # FFCV asks for torchvision, which it does not use here, and which has no build for this torch: trainers that find it fail.

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.long  # Ray's own start takes most of it
-ray = pytest.importorskip("ray", reason="no ray: make test-long installs it")
+pytestmark = pytest.mark.engines  # real clusters, whose nodes are lost
+ray = pytest.importorskip("ray", reason="no ray: make test-engines installs it")
 
 from docsite.blocks import find_blocks  # noqa: E402
 
