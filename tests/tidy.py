@@ -100,7 +100,7 @@ BUDGETS = {
     "plan": 3_630,
     "ranks": 596,
     "sharing": 3_672,
-    "tasks": 1_398,
+    "tasks": 1_403,
     "testing": 1_694,
     "torch": 2_972,
     "trainers": 1_016,

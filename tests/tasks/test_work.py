@@ -187,6 +187,12 @@ def test_shards(shards: Path, tmp_path: Path, to: Any) -> None:
         plan.do(task)
     Path(plan.find_part(2)).unlink()
     plan.do(2)  # as by two workers at one task
+    gone = next((tmp_path / "work" / "shards").glob("s-000004*"))
+    gone.unlink()
+    with pytest.raises(MissingError, match=rf"{gone.name} is not as it was written: run `penst"):
+        plan.commit()
+    assert plan.list_missing() == [4]
+    plan.do(4)
     assert plan.commit().startswith("30 samples in 7 shards: penstock.open(")
     for path in map(Path, one.files):
         assert (tmp_path / "work" / "shards" / path.name).read_bytes() == path.read_bytes()

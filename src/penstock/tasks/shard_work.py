@@ -10,7 +10,7 @@ import numpy as np
 
 from ..convert.conversion import ShardsConversion, prepare_conversion
 from ..dataset.dataset import Dataset
-from ..errors import UsageError
+from ..errors import MissingError, UsageError
 from ..extent import Int
 from .dataset_work import DatasetWork, divide_evenly
 from .work_plan import Sections, read_part
@@ -51,5 +51,10 @@ class ShardWork(DatasetWork):
     def commit(self, parts: Sequence[str]) -> str:
         """Note in the destination that its shards are whole."""
         entries = [read_part(path)[0]["entry"] for path in parts]
+        for path, entry in zip(parts, entries, strict=True):
+            shard = os.path.join(self._conversion.path, entry["name"])
+            if not os.path.isfile(shard) or os.path.getsize(shard) != entry["bytes"]:
+                os.unlink(path)  # it has to be written again
+                raise MissingError(f"{shard} is not as it was written: run `penstock work` again")
         made = self._conversion.run(entries)
         return f"{made.samples:,} samples in {len(made.files):,} shards: {made.call}"
