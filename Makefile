@@ -43,7 +43,7 @@ EXAMPLES ?= 200
 test-long: $(STAMPS)/ray  ## what takes long, and EXAMPLES=200 of each property; ARGS= are pytest's
 	PENSTOCK_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest -n $(WORKERS) $(LONG) -m '$(MARKS)' $(ARGS)
 
-# Two at a time: each starts processes of its own.
+# Three at a time: they wait for processes that they start.
 test-engines: $(STAMPS)/engines  ## Ray Train, and shared work on Ray, Dask, MPI, Slurm's stand-in and a pool, whose processes are killed; ARGS= are pytest's
 	$(RUN) -m pytest -n 3 $(LONG) -m engines tests/tasks tests/trainers/test_ray.py $(ARGS)
 

@@ -55,7 +55,7 @@ print(json.dumps([seconds, int(most[1]) / 1e3, count]))
 
 
 def write_tars(folder: Path, size: int, files: int) -> Path:
-    """Tars of holes between headers, of so many bytes together."""
+    """Write sparse tars, of so many bytes together: headers with holes between them."""
     folder.mkdir(parents=True)
     each = size // files // (512 + -(-MEMBER_BYTES // 512) * 512)
     for number in range(files):

@@ -87,7 +87,7 @@ BUDGETS = {
     "checkpoint": 6_531,
     "cli": 2_940,
     "convert": 3_236,
-    "dataset": 6_185,
+    "dataset": 6_187,
     "demo": 452,
     "doctor": 1_581,
     "engine": 5_832,

@@ -106,7 +106,7 @@ def test_what_times_are(
 
 @pytest.mark.parametrize("kind", ["h5", "zarr"])
 def test_each_file_has_its_own(tmp_path: Path, kind: str) -> None:
-    """Of windows within files there is an array for each; lengths differ."""
+    """Windows within files have an array for each file; lengths differ."""
     for number, hours in enumerate((3, 9)):
         if kind == "h5":
             write_netcdf(tmp_path / f"{number}.h5", hours, "m", LATITUDES + number)

@@ -40,7 +40,7 @@ Processes = list[Any]  # of psutil
 
 
 def select(processes: Processes, word: str) -> Processes:
-    """Those that have a word in their command."""
+    """Processes that have a word in their command."""
     found = []
     for process in processes:
         with suppress(psutil.Error):
@@ -121,7 +121,7 @@ class Engine:
 
 
 def read_stderr(work: Path) -> str:
-    """What the last driver of some work said."""
+    """Messages of the last driver of some work."""
     return Path(f"{work}.stderr").read_text()
 
 

@@ -97,6 +97,24 @@ def test_command_line(shards: Path, tmp_path: Path) -> None:
     assert Path(f"{shards}.penstock").read_bytes() == expected
 
 
+def test_options_are_those_of_open(tmp_path: Path) -> None:
+    """Options are given as to `open`, which finds the index that was made with them."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.JPG").write_bytes(bytes(9 + number))
+        (folder / f"{number}.txt").write_text("x")
+    for path in (*folder.iterdir(), folder):
+        os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))
+    given: dict[str, Any] = {"extensions": ["JPG"], "header_bytes": 0}
+    saved = penstock.open(folder, **given).sidecar
+    assert saved is not None
+    expected = Path(saved).read_bytes()
+    os.unlink(saved)
+    plan_work("index", folder, tmp_path / "work", open_options=given).commit()
+    assert Path(saved).read_bytes() == expected
+
+
 def test_more_files_cost_only_their_tasks(shards: Path, tmp_path: Path) -> None:
     """Planned again, parts of files that are as they were count, wherever the new ones are."""
     do_all(plan_work("index", shards, tmp_path / "work"))

@@ -132,12 +132,8 @@ def open(
     checked = [check_path("a mirror", mirror) for mirror in given_mirrors]
     roots = [root for mirror in checked for root in pin_paths([mirror])]
     more |= {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
-    if header_bytes != 0:
-        more["header_bytes"] = header_bytes
-    if extensions is not None:
-        more["extensions"] = stores.checked_extensions(extensions)
-    options = {name: value for name, value in more.items() if value is not None}
-    request, below = request_index(paths, format, split, options, progress)
+    more |= {"header_bytes": header_bytes, "extensions": extensions}
+    request, below = request_index(paths, format, split, more, progress)
     place = request.place
     if below:
         paths, roots = (place.path,), [os.path.join(root, below) for root in roots]

@@ -91,12 +91,18 @@ def request_index(
     """Return the request for the index of paths, which are pinned, and the folder of the split
     below them, or "".
 
-    wrap:  function of the store that returns the one to ask.
+    options:  of the format, as `penstock.open` takes them.
+    wrap:     function of the store that returns the one to ask.
     """
+    options = {name: value for name, value in options.items() if value is not None}
+    if options.get("header_bytes") == 0:
+        del options["header_bytes"]
+    if "extensions" in options:
+        options["extensions"] = stores.checked_extensions(options["extensions"])
     place, store = locate_data(*paths)
     below = ""
     if split is not None and has_own_splits(store, place, format):
-        options = {**options, "split": split}
+        options["split"] = split
     elif split is not None:
         place, store, below = narrow_place(place, store, split)
     return IndexRequest(place, wrap(store), format, options, progress), below

@@ -22,7 +22,7 @@ from .. import limits
 from ..arguments import check_choice, check_whole
 from ..dataset.measuring import end_with_parent
 from ..errors import PenstockError, StorageError, UsageError, WorkerError, missing_library
-from .work_plan import WorkPlan
+from .work_plan import PLAN, WorkPlan
 
 Engine = Callable[[], AbstractContextManager[Executor]]
 """Function that starts an engine's executor; what it started ends with the executor's context."""
@@ -104,11 +104,11 @@ def _await_worker(pool: Executor) -> None:
 
 
 def _answer() -> None:
-    """Nothing, which shows that a worker is there, and can import this module."""
+    """Return: the worker is there, and can import this module."""
 
 
 def _find_fault(future: Future[Any]) -> tuple[bool, str] | None:
-    """What `do_task` returned; an engine's own error is one that trying again may help against."""
+    """Return the fault of a task; against an engine's own, trying again may help."""
     try:
         fault: tuple[bool, str] | None = future.result()
         return fault
@@ -131,7 +131,7 @@ def do_task(folder: str, task: int) -> tuple[bool, str] | None:
     """Do a task, as a function for workers of any engine. Return None, or whether trying again may
     help, and the error. Errors are returned: engines differ in what they do with those raised."""
     try:
-        status = os.stat(os.path.join(folder, "plan.penstock"))
+        status = os.stat(os.path.join(folder, PLAN))
         _load_plan(folder, status.st_ino, status.st_mtime_ns).do(task)
     except (PenstockError, OSError) as error:
         return isinstance(error, StorageError | WorkerError), str(error)

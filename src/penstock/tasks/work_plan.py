@@ -44,13 +44,13 @@ _KINDS = {
     "lengths": "measure_work.LengthWork",
     "stats": "measure_work.StatsWork",
 }
-"""What can be shared: where the work of each name is."""
+"""Kinds of work by name: the module and class of each."""
 
 Sections = dict[str, npt.NDArray[Any]]
 
 
 class Tasks(NamedTuple):
-    """What a kind of work makes a plan of.
+    """Tasks of a plan, as a kind of work divides them.
 
     bounds:    int64 (n + 1,), task i is of the units [bounds[i], bounds[i + 1]).
     states:    of each task, what its units were when they were planned.
