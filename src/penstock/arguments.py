@@ -17,6 +17,7 @@ A field whose default is None may be None.
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 import math
 import operator
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache, partial
 from numbers import Real
+from types import SimpleNamespace
 from typing import Any, SupportsIndex, TypeVar, get_args
 
 import numpy as np
@@ -42,6 +44,14 @@ Spec = Mapping[str, Check]
 _shown_max = 1 << 20
 """Largest upper bound that every message shows. Larger bounds only matter to larger values."""
 _number_max = 1e300
+
+
+def bind_arguments(function: Callable[..., Any], *given: Any, **named: Any) -> SimpleNamespace:
+    """Return the arguments of a function by their names, with its defaults; TypeError as of a call
+    with others."""
+    bound = inspect.signature(function).bind(*given, **named)
+    bound.apply_defaults()
+    return SimpleNamespace(**bound.arguments)
 
 
 def check_whole(name: str, value: object, least: int = 1, most: int = 1 << 62) -> int:

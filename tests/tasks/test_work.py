@@ -97,6 +97,22 @@ def test_command_line(shards: Path, tmp_path: Path) -> None:
     assert Path(f"{shards}.penstock").read_bytes() == expected
 
 
+def test_settings_of_commands(shards: Path, tmp_path: Path) -> None:
+    """The options of a command that plans are the settings that Python takes; those that were not
+    given are left out."""
+    work = tmp_path / "work"
+    run("plan-work", "convert", shards, work, "--to", "tar", "--shards", "2", "--field", "bin")
+    assert WorkPlan.load(work).about["settings"] == {"to": "tar", "shards": 2, "fields": ["bin"]}
+    tokenizer = train(tmp_path / "tokenizer.json", draw_texts(1, 60))
+    write_lines(tmp_path / "documents.jsonl", draw_texts(1, 60))
+    command = ("plan-work", "tokenize", tmp_path / "documents.jsonl", tmp_path / "tokens")
+    run(*command, "--tokenizer", tokenizer, "--no-eos")
+    settings = {"tokenizer": str(tokenizer), "broken": "raise", "engine": "tokenizers"}
+    assert WorkPlan.load(tmp_path / "tokens").about["settings"] == {**settings, "eos": False}
+    told = run(*command, "--tokenizer", tokenizer, "--no-eos", "--eos", "x", code=1).stderr
+    assert "--eos and --no-eos are both given" in told
+
+
 def test_options_are_those_of_open(tmp_path: Path) -> None:
     """Options are given as to `open`, which finds the index that was made with them."""
     folder = tmp_path / "pictures"
@@ -273,7 +289,7 @@ def test_stats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan.commit()
     assert saved.read_bytes() == one
     assert penstock.open(tmp_path / "x.npy").load_stats() == expected
-    with pytest.raises(UsageError, match="bins need a second pass"):
+    with pytest.raises(UsageError, match="'stats' has no setting 'bins': leave it out, it has by"):
         plan_work("stats", tmp_path / "x.npy", tmp_path / "bins", bins=3)
 
 
@@ -331,6 +347,16 @@ def test_another_function_than_planned(
         WorkPlan.load(tmp_path / "work").commit()
     again = plan_work("lengths", shards, tmp_path / "work", by="rules_of_tasks:measure")
     assert again.list_missing() == [*range(len(again))]
+
+
+def test_a_module_that_raises(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error is its own, and no setting's."""
+    (tmp_path / "rules_that_raise.py").write_text("raise TypeError('of this module')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(TypeError, match="of this module"):
+        plan_work("lengths", shards, tmp_path / "work", by="rules_that_raise:measure")
 
 
 def test_a_function_that_raises(shards: Path, tmp_path: Path) -> None:
@@ -480,8 +506,8 @@ def test_another_plan_in_the_folder(shards: Path, tmp_path: Path) -> None:
         plan_work("index", shards, shards / "work")
     with pytest.raises(UsageError, match="has no setting 'by'"):
         plan_work("index", shards, tmp_path / "index", by="bytes")
-    with pytest.raises(UsageError, match="settings of 'stats': .*bim"):
-        plan_work("stats", shards, tmp_path / "stats", bim=3)
+    with pytest.raises(UsageError, match="to is not given"):
+        plan_work("convert", shards, tmp_path / "shards", shards=3)
     plan_work("index", shards, tmp_path / "work")
     with pytest.raises(
         UsageError, match=r"holds a plan with options \{\}, and now it is .*missing"

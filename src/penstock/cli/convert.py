@@ -196,8 +196,7 @@ def tokenize(
 
       penstock tokenize documents /fast/documents --tokenizer model/ --engine tiktoken --verify
     """
-    if eos is not None and no_eos:
-        raise UsageError("--eos and --no-eos are both given: choose one")
+    end = choose_end(eos, no_eos)
     started = time.monotonic()
     source = open_data(path, options)
     with (
@@ -209,7 +208,7 @@ def tokenize(
             destination,
             tokenizer,
             field=field,
-            eos=not no_eos if eos is None else eos,
+            eos=end,
             bos=bos,
             special=special,  # type: ignore[arg-type]
             broken=broken,  # type: ignore[arg-type]
@@ -220,6 +219,13 @@ def tokenize(
             progress=progress,
         )
     _show_tokenized(done, time.monotonic() - started)
+
+
+def choose_end(eos: str | None, no_eos: bool) -> str | bool:
+    """Choose the token that ends a document, as `tokenize` takes it."""
+    if eos is not None and no_eos:
+        raise UsageError("--eos and --no-eos are both given: choose one")
+    return not no_eos if eos is None else eos
 
 
 def _show_tokenized(done: Tokenized, seconds: float) -> None:

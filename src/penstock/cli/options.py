@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,18 +92,28 @@ _PARAMETERS = [_make_parameter(name) for name in _FORMAT_OPTIONS]
 
 def takes_format_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of formats; it gets them as its argument `options`."""
+    return insert_options(command, "options", _PARAMETERS, _collect_options)
+
+
+def insert_options(
+    command: Callable[..., None],
+    name: str,
+    parameters: Sequence[inspect.Parameter],
+    collect: Callable[[dict[str, Any]], Any],
+) -> Callable[..., None]:
+    """Put options in the place of an argument; the command gets as it what is collected of them."""
     signature = inspect.signature(command, eval_str=True)
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in signature.parameters.items():
-        parameters += _PARAMETERS if name == "options" else [parameter]
+    placed: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        placed += parameters if parameter.name == name else [parameter]
 
     def run(**values: Any) -> None:
-        given = {name: values.pop(name) for name in _FORMAT_OPTIONS}
-        command(**values, options=_collect_options(given))
+        given = {parameter.name: values.pop(parameter.name) for parameter in parameters}
+        command(**values, **{name: collect(given)})
 
     run.__doc__, run.__name__ = command.__doc__, command.__name__
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in placed}
+    run.__signature__ = signature.replace(parameters=placed)  # type: ignore[attr-defined]
     return run
 
 

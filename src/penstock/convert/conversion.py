@@ -27,7 +27,14 @@ from typing import Any
 import numpy as np
 
 from .. import limits
-from ..arguments import check_flag, check_function, check_kind, check_path, check_whole
+from ..arguments import (
+    bind_arguments,
+    check_flag,
+    check_function,
+    check_kind,
+    check_path,
+    check_whole,
+)
 from ..dataset.dataset import Dataset
 from ..engine.atomic_file import AtomicFile, storage_errors, sync_folder
 from ..engine.open import is_url, open_store
@@ -95,72 +102,46 @@ def convert(
     back; ChangedError if the source changed. After any of these, and after Ctrl-C or kill -9,
     nothing half-written has a final name, and the same call resumes.
     """
-    return prepare_conversion(
-        source,
-        destination,
-        to=to,
-        shard_bytes=shard_bytes,
-        shards=shards,
-        shuffle=shuffle,
-        name=name,
-        fields=fields,
-        keys=keys,
-        raw=raw,
-        datum=datum,
-        resize=resize,
-        force=force,
-        progress=progress,
-    ).run()
+    return prepare_conversion(**locals()).run()
 
 
 def prepare_conversion(
-    source: Dataset,
-    destination: str | os.PathLike[str],
-    *,
-    to: Container,
-    shard_bytes: int | None = None,
-    shards: int | None = None,
-    shuffle: int | None = None,
-    name: str | None = None,
-    fields: Sequence[str] | None = None,
-    keys: Keys | None = None,
-    raw: bool = False,
-    datum: bool = False,
-    resize: int | None = None,
-    force: bool = False,
-    progress: Progress | None = None,
+    source: Dataset, destination: str | os.PathLike[str], **settings: Any
 ) -> ShardsConversion | LmdbConversion:
     """Check the arguments of `convert`, and return the conversion that they ask for."""
+    asked = bind_arguments(convert, source, destination, **settings)
     _check_source(source)
     path = check_path("destination", destination)
     if is_url(path):
         raise UsageError(f"destination is {path!r}: write to a folder, and copy it then")
     path = os.path.abspath(path)
-    check_function("progress", progress, "a function of numbers of samples")
-    check_flag("force", force)
+    check_function("progress", asked.progress, "a function of numbers of samples")
+    check_flag("force", asked.force)
     check_outside(source, path)
     check_unchanged(source)
-    if resize is not None and to == "records":
+    to, keys, shuffle = asked.to, asked.keys, asked.shuffle
+    if asked.resize is not None and to == "records":
         raise UsageError("records have one size, and resized images have many: write tar")
-    recipe = choose_recipe(source, to, fields=fields, keys=keys, raw=raw, as_datum=datum)
-    if resize is not None:
-        side = check_whole("resize", resize, 1, _side_max)
+    recipe = choose_recipe(
+        source, to, fields=asked.fields, keys=keys, raw=asked.raw, as_datum=asked.datum
+    )
+    if asked.resize is not None:
+        side = check_whole("resize", asked.resize, 1, _side_max)
         recipe = resize_images(source, recipe, side)
-    sizes = _resolve_sizes(to, shard_bytes, shards, len(source))
     options = {
         "to": to,
-        **sizes,
+        **_resolve_sizes(to, asked.shard_bytes, asked.shards, len(source)),
         "shuffle": None if shuffle is None else check_whole("shuffle", shuffle, 0, _seed_max),
-        "name": _choose_name(name, path),
+        "name": _choose_name(asked.name, path),
         "fields": [field.name for field in recipe.fields],
         "keys": keys,
-        "raw": bool(raw),
-        "datum": bool(datum),
+        "raw": bool(asked.raw),
+        "datum": bool(asked.datum),
     }
-    if resize is not None:  # not in manifests that were written before
-        options["resize"] = int(resize)
+    if asked.resize is not None:  # not in manifests that were written before
+        options["resize"] = int(asked.resize)
     kind = LmdbConversion if to == "lmdb" else ShardsConversion
-    return kind(source, path, recipe, options, force, progress)
+    return kind(source, path, recipe, options, asked.force, asked.progress)
 
 
 def _check_source(source: Dataset) -> None:

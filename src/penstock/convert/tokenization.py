@@ -26,6 +26,7 @@ import numpy as np
 from .. import limits
 from ..arguments import (
     Path,
+    bind_arguments,
     check_choice,
     check_flag,
     check_function,
@@ -143,40 +144,15 @@ def tokenize(
     changed. After any of these, and after Ctrl-C or kill -9, nothing half-written has a final
     name, and the same call resumes.
     """
-    return prepare_tokenization(
-        source,
-        destination,
-        tokenizer,
-        field=field,
-        eos=eos,
-        bos=bos,
-        special=special,
-        broken=broken,
-        engine=engine,
-        workers=workers,
-        verify=verify,
-        force=force,
-        progress=progress,
-    ).execute()
+    return prepare_tokenization(**locals()).execute()
 
 
 def prepare_tokenization(
-    source: Dataset,
-    destination: Path,
-    tokenizer: Path,
-    *,
-    field: str | None = None,
-    eos: str | int | bool = True,
-    bos: str | int | None = None,
-    special: str = "text",
-    broken: str = "raise",
-    engine: Library = "tokenizers",
-    workers: int | None = None,
-    verify: bool = False,
-    force: bool = False,
-    progress: Progress | None = None,
+    source: Dataset, destination: Path, tokenizer: Path, **settings: Any
 ) -> Tokenization:
     """Check the arguments of `tokenize`, and return the run that they ask for."""
+    asked = bind_arguments(tokenize, source, destination, tokenizer, **settings)
+    eos, bos, engine = asked.eos, asked.bos, asked.engine
     check_kind("source", source, Dataset, "what penstock.open() returns")
     if isinstance(source.index, JointIndex):
         raise UsageError("source is a mixture: tokenize each of its datasets, and mix these")
@@ -184,11 +160,11 @@ def prepare_tokenization(
         raise UsageError("source has weights, or is mixed or packed: tokenize its data instead")
     if not len(source):
         raise UsageError(f"{source.path} holds no samples: there is nothing to tokenize")
-    check_choice("special", special, ("text", "tokens"))
-    check_choice("broken", broken, ("raise", "mask"))
+    check_choice("special", asked.special, ("text", "tokens"))
+    check_choice("broken", asked.broken, ("raise", "mask"))
     check_choice("engine", engine, ("tokenizers", "tiktoken"))
-    check_function("progress", progress, "a function of numbers of documents")
-    workers = math.ceil(read_machine().usable_cores) if workers is None else workers
+    check_function("progress", asked.progress, "a function of numbers of documents")
+    cores = math.ceil(read_machine().usable_cores)
     path = check_path("destination", destination)
     if is_url(path):
         raise UsageError(f"destination is {path!r}: write to a folder, and copy it then")
@@ -197,7 +173,7 @@ def prepare_tokenization(
         raise UsageError(f"{path} is a folder: name files in it, as {path}/tokens")
     check_outside(source, path)
     check_unchanged(source)
-    name, reading = _choose_field(source, field, broken)
+    name, reading = _choose_field(source, asked.field, asked.broken)
     loaded = TokenizerFile.load(tokenizer)
     if isinstance(eos, bool):
         end = loaded.find_end() if eos else None
@@ -205,10 +181,10 @@ def prepare_tokenization(
         end = loaded.find_token("eos", eos)
     begin = None if bos is None else loaded.find_token("bos", bos)
     dtype = choose_dtype(loaded.vocabulary)
-    settings: dict[str, Any] = {
+    encoder: dict[str, Any] = {
         **loaded.describe_for(engine),
-        "special": special,
-        "masked": broken == "mask",
+        "special": asked.special,
+        "masked": asked.broken == "mask",
         "typecode": "H" if dtype.itemsize == 2 else "i",
         "before": [] if begin is None else [begin],
         "after": [] if end is None else [end],
@@ -220,7 +196,7 @@ def prepare_tokenization(
         "tokenizers": loaded.version,
         "engine": engine,
         "tiktoken": importlib.metadata.version("tiktoken") if engine == "tiktoken" else None,
-        "special": special,
+        "special": asked.special,
         "dtype": dtype.name,
         "eos": end,
         "bos": begin,
@@ -235,12 +211,12 @@ def prepare_tokenization(
         path,
         loaded,
         dtype,
-        settings,
+        encoder,
         ConversionManifest(describe_source(source), options),
-        check_whole("workers", workers, 1, 4096),
-        check_flag("verify", verify),
-        check_flag("force", force),
-        progress,
+        check_whole("workers", cores if asked.workers is None else asked.workers, 1, 4096),
+        check_flag("verify", asked.verify),
+        check_flag("force", asked.force),
+        asked.progress,
     )
 
 

@@ -40,10 +40,6 @@ class IndexWork:
     ) -> Tasks:
         """List the files, and group those that are to be parsed."""
         files = None
-        if about["settings"]:
-            raise UsageError(
-                f"an index has no setting {next(iter(about['settings']))!r}: leave it out"
-            )
         answers: dict[tuple[Any, ...], Any] = {}
         started_ns = time.time_ns()
         request, _ = _ask(about["source"], about["options"], answers, _stop, progress)

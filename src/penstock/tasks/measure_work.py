@@ -64,9 +64,7 @@ class StatsWork(DatasetWork):
     noun = "chunks"
 
     def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
-        """Check the settings of `Dataset.stats`: by_axis."""
-        if settings.get("bins"):
-            raise UsageError("bins need a second pass: use `penstock stats --bins`, on one host")
+        """Check the settings of `Dataset.stats`."""
         self._measuring = StatsMeasuring(dataset, **settings)
 
     def divide(self) -> Int:

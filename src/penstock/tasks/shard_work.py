@@ -24,8 +24,9 @@ class ShardWork(DatasetWork):
     def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
         """Check the settings of `convert`."""
         settings.setdefault("destination", os.path.join(folder, "shards"))
-        if settings.get("shards") is None or settings.get("force"):
-            raise UsageError("shards is not given: say how many to write (--shards), without force")
+        for name in ("to", "shards"):
+            if settings.get(name) is None:
+                raise UsageError(f"{name} is not given: say what to write (--to, --shards)")
         options = dict(settings)
         conversion = prepare_conversion(dataset, options.pop("destination"), **options)
         assert isinstance(conversion, ShardsConversion)  # LMDB takes no shards=

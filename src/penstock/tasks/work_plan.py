@@ -39,12 +39,14 @@ _FORMAT = "work-plan-1"
 _DIGEST_BYTES = 16
 _KINDS = {
     "index": "index_work.IndexWork",
-    "tokenize": "token_work.TokenWork",
-    "convert": "shard_work.ShardWork",
-    "lengths": "measure_work.LengthWork",
-    "stats": "measure_work.StatsWork",
+    "tokenize": "token_work.TokenWork destination tokenizer field eos bos special broken engine "
+    "workers",
+    "convert": "shard_work.ShardWork destination to shards shuffle name fields keys raw datum "
+    "resize",
+    "lengths": "measure_work.LengthWork by field tokenizer",
+    "stats": "measure_work.StatsWork by_axis",
 }
-"""Kinds of work by name: the module and class of each."""
+"""Kinds of work by name: the module and class of each, and its settings."""
 
 Sections = dict[str, npt.NDArray[Any]]
 
@@ -99,7 +101,10 @@ def plan_work(
     Planned again, the folder keeps the parts of files that are as they were, so that more files
     cost only their own tasks. UsageError if the folder holds another plan.
     """
-    check_choice("what", what, tuple(_KINDS))
+    known = _KINDS[check_choice("what", what, tuple(_KINDS))].split()[1:]
+    if unknown := settings.keys() - {*known}:
+        has = " ".join(known) or "none"
+        raise UsageError(f"{what!r} has no setting {min(unknown)!r}: leave it out, it has {has}")
     folder = check_path("folder", folder)
     if is_url(folder):
         raise UsageError(f"folder is {folder!r}: use one that all workers share, and no URL")
@@ -125,10 +130,7 @@ def plan_work(
     if before is not None and (difference := _differ(before.about, about)):
         what = f"{folder} holds a plan with {difference}"
         raise UsageError(f"{what}: use another folder, or remove this one")
-    try:
-        tasks = _load_kind(what).plan(about, folder, before, progress)
-    except TypeError as error:  # a setting that the work does not have
-        raise UsageError(f"settings of {what!r}: {error}") from None
+    tasks = _load_kind(what).plan(about, folder, before, progress)
     root = json.dumps(about, sort_keys=True).encode()
     digests = [
         hashlib.blake2b(state, key=hashlib.blake2b(root).digest(), digest_size=_DIGEST_BYTES)
@@ -252,7 +254,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _load_kind(what: str) -> Any:
-    module, _, name = _KINDS[what].partition(".")
+    module, _, name = _KINDS[what].split()[0].partition(".")
     return getattr(importlib.import_module(f".{module}", __package__), name)
 
 
