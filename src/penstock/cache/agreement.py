@@ -242,7 +242,7 @@ def _check_alike(members: list[dict[str, Any]]) -> None:
 
 def _locate_coordinates(members: list[dict[str, Any]], assignment: Assignment) -> tuple[int, ...]:
     """Return the node of each data coordinate: of its first rank, if it spans several."""
-    hosts = list(dict.fromkeys(member["host"] for member in members))
+    hosts = {host: n for n, host in enumerate(dict.fromkeys(m["host"] for m in members))}
     spans: dict[int, dict[str, str]] = {}
     for member in members:
         spans.setdefault(member["coordinate"], {})[member["host"]] = member["name"]
@@ -256,7 +256,7 @@ def _locate_coordinates(members: list[dict[str, Any]], assignment: Assignment) -
             hosts_named = f"{len(names)} hosts ({', '.join(names.values())})"
             remedy = "use assignment='strided', or a mesh with each on one host"
             raise UsageError(f"data coordinate {coordinate} spans {hosts_named}: {remedy}")
-    return tuple(hosts.index(next(iter(spans[number]))) for number in sorted(spans))
+    return tuple(hosts[next(iter(spans[number]))] for number in sorted(spans))
 
 
 def _read_cache_block_on_disk(index: Index, cache: Cache) -> int | None:
@@ -323,22 +323,21 @@ def _agree(
 ) -> CacheAgreement:
     """Make the agreement, the same on every rank."""
     first = members[0]
-    hosts = list(dict.fromkeys(member["host"] for member in members))
-    nodes = tuple(hosts.index(member["host"]) for member in members)
-    leaders = tuple(nodes.index(node) for node in range(len(hosts)))
-    room = {
-        kind: tuple(
-            count_cache_blocks(index, cache_block, members[rank][f"{kind}_bytes"], alignment)
-            for rank in leaders
-        )
-        for kind, alignment in (("ram", alignment_default), ("disk", _page_bytes))
-    }
-    readers = tuple(
-        len({member["coordinate"] for member in members if member["host"] == host})
-        for host in hosts
-    )
+    hosts = {host: n for n, host in enumerate(dict.fromkeys(m["host"] for m in members))}
+    nodes = tuple(hosts[member["host"]] for member in members)
+    first_ranks = {node: rank for rank, node in reversed([*enumerate(nodes)])}
+    leaders = tuple(first_ranks[node] for node in range(len(hosts)))
+    room: dict[str, tuple[int, ...]] = {}
+    for kind, alignment in (("ram", alignment_default), ("disk", _page_bytes)):
+        sizes = [members[rank][f"{kind}_bytes"] for rank in leaders]
+        fitting = {  # most hosts have the same, and counting looks at thousands of cache blocks
+            size: count_cache_blocks(index, cache_block, size, alignment) for size in set(sizes)
+        }
+        room[kind] = tuple(fitting[size] for size in sizes)
+    readers = Counter(host for host, _ in {(m["host"], m["coordinate"]) for m in members})
+    reader_counts = tuple(readers[host] for host in hosts)
     placement = Placement(
-        index.count, room["ram"], room["disk"], readers, seed=_seed, cache_block=cache_block
+        index.count, room["ram"], room["disk"], reader_counts, seed=_seed, cache_block=cache_block
     )
     left_bytes = 0
     leader = members[leaders[nodes[place.rank]]]

@@ -78,6 +78,7 @@ class Placement:
     cache_block: int = 1
     _order: Order = field(init=False, repr=False, compare=False)
     _starts: Int = field(init=False, repr=False, compare=False)
+    _ends: Int = field(init=False, repr=False, compare=False)
     _guide: Nodes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +99,7 @@ class Placement:
         capacities = [a + b for a, b in zip(ram, disk, strict=True)]
         shares = divide_shares(self.cache_blocks, capacities, ranks)
         object.__setattr__(self, "_starts", np.array([0, *accumulate(shares)], np.int64))
+        object.__setattr__(self, "_ends", np.append(self._starts[1:], limits.order_count_max))
         # One bucket is a few times shorter than a share, so that most hold no end, or one.
         buckets = np.arange((self.cache_blocks >> self._shift) + 1, dtype=np.int64) << self._shift
         guide = np.searchsorted(self._starts[1:], buckets, side="right").astype(np.int32)
@@ -172,12 +174,11 @@ class Placement:
 
     def _owners_at(self, row: Int) -> Nodes:
         flat = row.reshape(-1)
-        ends = np.append(self._starts[1:], limits.order_count_max)
         owner: Nodes = self._guide[flat >> self._shift]
-        owner += flat >= ends[owner]
-        short = np.flatnonzero(flat >= ends[owner])  # buckets with more ends, of small shares
+        owner += flat >= self._ends[owner]
+        short = np.flatnonzero(flat >= self._ends[owner])  # buckets with more ends, of small shares
         if len(short):
-            owner[short] = np.searchsorted(ends, flat[short], side="right")
+            owner[short] = np.searchsorted(self._ends, flat[short], side="right")
         if self._starts[-1] < self.cache_blocks:
             owner[owner == self.nodes] = -1
         return owner.reshape(row.shape)

@@ -24,10 +24,9 @@ class SilentPeers:
 
     def __init__(self, nodes: Sequence[int], node_count: int, rank: int) -> None:
         # The ranks that may be asked, the best one first; spread over who asks.
-        self._ranks = [
-            deque(other for other, at in enumerate(nodes) if at == node)
-            for node in range(node_count)
-        ]
+        self._ranks: list[deque[int]] = [deque() for _ in range(node_count)]
+        for other, node in enumerate(nodes):
+            self._ranks[node].append(other)
         for ranks in self._ranks:
             ranks.rotate(-rank)
         self._retry_ns: dict[int, float] = {}  # of silent ranks, when they are tried again
