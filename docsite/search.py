@@ -53,6 +53,7 @@ WORDS = {
     "concepts/order.md": "shuffle exact blocked deterministic reproducible",
     "formats.md": "parquet arrow npy numpy hdf5 zarr lmdb tfrecord video",
     "how/many-machines.md": "slurm array ray dask mpi kubernetes distributed index tokenize",
+    "how/kubernetes.md": "k8s jobset kubeflow trainjob pod probe grafana prometheus manifest",
     "how/engines.md": "ray dask mpi worker died killed node cluster",
     "how/arrays-on-a-cluster.md": "lustre gpfs stripe slurm zarr s3",
     "how/from-dataloader.md": "pytorch migrate",

@@ -192,24 +192,33 @@ def test_a_client_has_its_time(loader: penstock.Loader) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("face", ["loader", "processes"])
-def test_the_environment_asks(records: penstock.Dataset, tmp_path: Path, face: str) -> None:
+@pytest.mark.parametrize(
+    ("face", "host"), [("loader", ""), ("cached", "127.0.0.2"), ("processes", "")]
+)
+def test_the_environment_asks(
+    records: penstock.Dataset, tmp_path: Path, face: str, host: str
+) -> None:
     """An unchanged script serves its loaders at the port plus its LOCAL_RANK, and ends."""
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind((host or "127.0.0.1", 0))
         port = free.getsockname()[1]
     script = f"""
         import urllib.request, penstock
         data = penstock.open({str(tmp_path / "records.bin")!r}, record_bytes=512, index="memory")
         if {face!r} == "loader":
             loader = penstock.Loader(data, 8)
+        elif {face!r} == "cached":
+            loader = penstock.Loader(data, 8, cache=penstock.Cache(ram_bytes=1 << 20))
         else:
             from penstock.torch.loader import DataLoader
             loader = DataLoader([1] * 16, 2, num_workers=1)
         steps = sum(1 for _ in loader)
-        print(urllib.request.urlopen("http://127.0.0.1:{port}/metrics").read().decode())
+        url = "http://{host or "127.0.0.1"}:{port}/metrics"
+        print(urllib.request.urlopen(url).read().decode())
     """
     environment = os.environ | {"PENSTOCK_METRICS_PORT": str(port - 3), "LOCAL_RANK": "3"}
+    if host:
+        environment["PENSTOCK_METRICS_HOST"] = host
     done = warm.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         env=environment,

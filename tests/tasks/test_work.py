@@ -626,11 +626,13 @@ def test_tasks_that_are_none(text: str) -> None:
 
 SBATCH = """#!/bin/bash
 # What sbatch does, here and at once: the elements of the array, one after the other.
+while [[ ${1:-} == --* ]]; do options+="$1 "; shift; done
 script=$(mktemp)
-cat > $script
-last=$(grep -o 'array=0-[0-9]*' $script | cut -d- -f2)
+cat "${1:-/dev/stdin}" > $script
+last=$({ echo "$options"; cat $script; } | grep -o 'array=0-[0-9]*' | head -n 1 | cut -d- -f2)
+export SLURM_ARRAY_TASK_MIN=0 SLURM_ARRAY_TASK_MAX=$last SLURM_ARRAY_TASK_COUNT=$((last + 1))
 for element in $(seq 0 $last); do
-  env SLURM_ARRAY_TASK_ID=$element bash $script >> $0.log 2>&1
+  env SLURM_ARRAY_TASK_ID=$element bash $script "${@:2}" >> $0.log 2>&1
 done
 echo "Submitted batch job 1"
 """

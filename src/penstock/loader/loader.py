@@ -511,6 +511,7 @@ class Loader(PositionedLoader):
     def _open_resources(self) -> ReadResources:
         """Open the engine, at first use, and take memory; with `cache` on all ranks at once."""
         if self._leased_budget is None:
+            serve_if_configured(self)
             name = self.dataset.index.files.root
             process = find_reader(self.place, os.environ, sys.modules)
             self._leased_budget = LeasedBudget(self.counters, name, process, self._requested_budget)
@@ -518,7 +519,6 @@ class Loader(PositionedLoader):
         if self._cache is not None:
             self._engine = self._join(self.place).engine
         if self._engine is None:
-            serve_if_configured(self)
             rows = self.dataset.rows
             sample_bytes = index.mean_bytes if rows is None else rows.document_bytes
             self._engine = open_engine(index.files, self._budget, sample_bytes)

@@ -7,9 +7,9 @@
     with penstock.loader.trace(loader, "run.json"):  # load it in ui.perfetto.dev
         ...
 
-PENSTOCK_METRICS_PORT=9100 in the environment serves every loader of an unchanged program; each rank
-of a host adds its LOCAL_RANK to the port. Serving needs prometheus-client (`penstock[metrics]`).
-None of this costs anything until it is requested.
+PENSTOCK_METRICS_PORT=9100 in the environment serves every loader of an unchanged program, to other
+hosts with PENSTOCK_METRICS_HOST=0.0.0.0; each rank of a host adds its LOCAL_RANK to the port.
+Serving needs prometheus-client (`penstock[metrics]`). None of this costs anything until requested.
 
 A trace is a JSON array of events of Chrome, without its end until it is closed; viewers accept
 that. Events are written when a batch is handed over, in one write, so that the file holds whole
@@ -95,13 +95,13 @@ def serve(
 
 
 def serve_if_configured(loader: Observed) -> None:
-    """Serve a loader if PENSTOCK_METRICS_PORT is set; what prevents it is only logged."""
+    """Serve a loader as the environment asks; what prevents it is only logged."""
     asked = os.environ.get(_variable)
     if not asked:
         return
     try:
         port = int(asked) + int(os.environ.get("LOCAL_RANK", 0))
-        serve(loader, port)
+        serve(loader, port, os.environ.get("PENSTOCK_METRICS_HOST", "127.0.0.1"))
     except (ValueError, UsageError) as error:
         log.warning("%s=%s: no metrics are served: %s", _variable, asked, error)
 
