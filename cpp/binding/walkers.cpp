@@ -81,12 +81,13 @@ WalkResult walk_recordio(int file, const std::optional<ReadFunction>& read, std:
 }
 
 WalkResult walk_tar(int file, const std::optional<ReadFunction>& read, std::uint64_t size,
-                    bool ignore_zeros,
-                   bool end_required, bool duplicates, std::optional<std::string> label) {
+                    bool ignore_zeros, bool end_required, bool duplicates,
+                    std::optional<std::string> label, std::uint64_t start) {
   tar::Options options{ignore_zeros, end_required, duplicates, std::move(label)};
-  auto result = walk_file(file, read, size, [&](Source& source, bool local) {
+  const auto walk = [&](Source& source, bool local) {
     return tar::walk(source, choose_policy(local), options);
-  });
+  };
+  auto result = walk_file(file, read, size, walk, start);
   nb::dict columns;
   columns["key_text"] = make_array<std::uint8_t>(std::move(result.keys.text));
   columns["key_ends"] = make_array<std::int64_t>(std::move(result.keys.ends));
@@ -102,6 +103,8 @@ WalkResult walk_tar(int file, const std::optional<ReadFunction>& read, std::uint
   columns["label_text"] = make_array<std::uint8_t>(std::move(result.labels.text));
   columns["label_ends"] = make_array<std::int64_t>(std::move(result.labels.ends));
   columns["dropped"] = result.dropped;
+  columns["ended"] = result.ended;
+  columns["inherited"] = result.inherited;
   return make_result(columns, result.parse_error);
 }
 
@@ -119,7 +122,7 @@ void bind_walkers(nb::module_& m) {
         "Find the records of a RecordIO file: (columns, None or (offset, message)).");
   m.def("walk_tar", &walk_tar, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
         nb::arg("ignore_zeros") = false, nb::arg("end_required") = true,
-        nb::arg("duplicates") = false, nb::arg("label").none() = nb::none(),
+        nb::arg("duplicates") = false, nb::arg("label").none() = nb::none(), nb::arg("start") = 0,
         "Find the members of a tar archive and their samples: (columns, None or (offset, message)).");
 }
 

@@ -159,6 +159,8 @@ class Walker {
     }
     if (!found_.parse_error && reader_.error() == 0) finish();
     found_.read_error = reader_.error();
+    found_.ended = ended_;
+    found_.inherited = all_.path || all_.size || all_.sparse;
     return std::move(found_);
   }
 

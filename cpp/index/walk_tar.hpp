@@ -52,6 +52,8 @@ struct Walk {
   std::vector<std::uint8_t> label_is_integer;
   Blob labels;                             // the bytes, without white space around them
   std::int64_t dropped = 0;                // regular files whose names have no key or no extension
+  bool ended = false;      // by an end mark
+  bool inherited = false;  // pax records of all members change those that follow
   std::optional<ParseError> parse_error;
   int read_error = 0;  // errno if reading failed
 };

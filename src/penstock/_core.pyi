@@ -676,6 +676,7 @@ def walk_tar(
     end_required: bool = True,
     duplicates: bool = False,
     label: str | None = None,
+    start: int = 0,
 ) -> tuple[dict[str, Any], tuple[int, str] | None]:
     """
     Find the members of a tar archive and their samples: (columns, None or (offset, message)).

@@ -33,7 +33,10 @@ weights_state_samples_max = 8192
 lengths_samples_inline_max = 4 * MIB
 """Lengths of more samples, which the index knows, are put into a nameless file, and mapped."""
 parsed_piece_bytes = 1 << 30
-"""Lines of a larger file are found piece by piece, by several threads or tasks."""
+"""Lines of a larger file, and members of a larger tar, are found piece by piece, by several threads
+or tasks."""
+tar_search_bytes = 64 * MIB
+"""Bytes in which a piece of a tar looks for its first member: within a longer one it has none."""
 task_bytes = 1 << 30
 """Files that one task of shared work parses, where they are as large; a larger file is one task."""
 tasks_usual = 512

@@ -184,6 +184,27 @@ def test_pieces_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert Path(f"{lines}.penstock").read_bytes() == expected
 
 
+def test_pieces_of_a_large_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One large archive is many tasks; where a member looks like headers, it is walked whole."""
+    nested = write_shard(tmp_path / "shards", 40).read_bytes()
+    for archive, more in (("plain.tar", b""), ("nested.tar", nested)):
+        monkeypatch.setattr(limits, "parsed_piece_bytes", 1 << 30)
+        path = tmp_path / archive
+        with tarfile.open(path, "w") as tar:
+            for name, data in ((f"{n:03}.bin", bytes(n) + more) for n in range(60)):
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))
+        expected = index_bytes(path)
+        monkeypatch.setattr(limits, "parsed_piece_bytes", 8192)
+        plan = plan_work("index", path, tmp_path / f"{archive}.work")
+        assert len(plan) == -(-path.stat().st_size // 8192)
+        do_all(plan)
+        plan.commit()
+        assert Path(f"{path}.penstock").read_bytes() == expected
+
+
 @pytest.mark.parametrize("broken", ["raise", "mask"])
 def test_tokens(tmp_path: Path, broken: Any) -> None:
     """One pair of .bin and .idx, of any number of tasks, equals one process's."""

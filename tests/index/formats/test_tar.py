@@ -16,9 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock import limits
 from penstock.engine.leftovers import LEFTOVERS, is_left_over
-from penstock.engine.store import Posix
+from penstock.engine.store import Posix, StoreFile
 from penstock.errors import FormatError
+from penstock.index.formats.tar_walk import join_pieces, walk_archive, walk_piece
+from penstock.index.layout import RowTable
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 
@@ -260,6 +263,135 @@ def test_joined_archives(tmp_path: Path) -> None:
         opened(tmp_path / "x.tar", data)
     found = samples(opened(tmp_path / "x.tar", data, ignore_zeros=True))
     assert [sample["x"] for sample in found] == [b"1", b"2"]
+
+
+MEMBER = st.tuples(
+    st.sampled_from(["a", "b", "c", "d/a", "d/b", "d" * 60 + "/" + "é" * 30, "_"]),
+    st.sampled_from([".x", ".y", ".cls", ".X", ""]),
+    st.one_of(st.binary(max_size=2000), st.sampled_from([b"7", b"cat", bytes(3000)])),
+)
+MEMBERS = st.tuples(st.lists(MEMBER, max_size=6), st.sampled_from(FORMATS), st.integers(0, 99))
+ORDINARY = st.tuples(MEMBERS, st.sampled_from(["plain", "nested", "folder"]))
+ODD = st.tuples(MEMBERS, st.sampled_from(["marked", "named", "none"]))
+PART_OF_A_TAR = st.one_of(*[ORDINARY] * 9, ODD).map(lambda part: make_part(*part[0], part[1]))
+
+
+def make_part(members: list[tuple[str, str, bytes]], format: int, part: int, kind: str) -> bytes:
+    """Part of an archive: members, with an end mark where they are "marked", as the data of one
+    where "nested"; their names given by pax to all where "named"; "none" is no header."""
+    named = {"path": "z.x"} if kind == "named" else {}
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=format, pax_headers=named) as tar:
+        if kind == "folder":
+            folder = tarfile.TarInfo("folder")
+            folder.type, folder.size = tarfile.DIRTYPE, 0
+            tar.addfile(folder)
+        for number, (stem, ending, data) in enumerate(members):
+            info = tarfile.TarInfo(f"{stem}{part}-{number // 2}{ending}")
+            info.size, info.mtime = len(data), 1.5
+            tar.addfile(info, io.BytesIO(data))
+        end = tar.offset
+    data = file.getvalue()
+    if kind == "nested":
+        return make_part([("nest", ".x", data[:end])], format, part, "plain")
+    if kind == "none":
+        return b"no header" * 100
+    return data if kind == "marked" else data[:end]
+
+
+@given(
+    parts=st.lists(PART_OF_A_TAR, min_size=1, max_size=5),
+    piece=st.one_of(st.integers(1, 12).map(lambda blocks: 512 * blocks), st.integers(500, 6000)),
+    options=st.fixed_dictionaries(
+        {},
+        optional={
+            "ignore_zeros": st.just(True),
+            "end": st.just("optional"),
+            "duplicates": st.just("all"),
+        },
+    ),
+    cut=st.integers(0, 3000),
+)
+def test_pieces(
+    parts: list[bytes],
+    piece: int,
+    options: dict[str, Any],
+    cut: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """An archive that is walked piece by piece has the index of one walk, or its error, wherever
+    pieces begin: in data that looks like headers, between a member and its long name, in a sample,
+    in an end mark."""
+    data = b"".join(parts) + bytes(1024)
+    path = tmp_path_factory.mktemp("tar") / "x.tar"
+    path.write_bytes(data[: len(data) - cut] if cut % 3 == 0 else data)
+    found: list[Any] = []
+    for size in (1 << 30, piece):
+        with pytest.MonkeyPatch.context() as changed:
+            changed.setattr(limits, "parsed_piece_bytes", size)
+            try:
+                index = penstock.open(
+                    path, format="tar", index="memory", missing="empty", **options
+                ).index
+            except FormatError as error:
+                found.append(str(error))
+                continue
+        rows = np.arange(len(index))
+        found.append([index.fingerprint, index.keys(rows), index.classes])
+        labels = index.labels(rows)
+        found[-1].append(None if labels is None else labels.tolist())
+        for layout in index.layouts:
+            assert isinstance(layout, RowTable)
+            found[-1] += [np.asarray(layout.offset).tolist(), layout.length.tolist()]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_pieces_are_not_walked_again(
+    format: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ordinary archive is walked once, however many pieces it has."""
+    members = {
+        f"{number:03}.{ending}": bytes(number * 7) for number in range(90) for ending in "xy"
+    }
+    path = tmp_path / "x.tar"
+    path.write_bytes(archive(members, format))
+    expected = penstock.open(path, index="memory").fingerprint
+    monkeypatch.setattr(limits, "parsed_piece_bytes", 10_000)
+    walked: list[int] = []
+    walk = StoreFile.walk
+
+    def count(file: StoreFile, container: str, **options: Any) -> dict[str, Any]:
+        walked.append(file.size)
+        return walk(file, container, **options)
+
+    monkeypatch.setattr(StoreFile, "walk", count)
+    assert penstock.open(path, index="memory").fingerprint == expected
+    assert sum(walked) == path.stat().st_size
+    assert len(walked) >= path.stat().st_size // 10_000 - 1  # the end mark is no piece
+
+
+def test_pieces_of_other_limits_do_not_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces that began elsewhere, as another host's limits have it, are no archive: it is walked
+    whole."""
+    path = tmp_path / "x.tar"
+    path.write_bytes(archive({f"{number:03}.x": bytes(900) for number in range(60)}))
+    data = path.read_bytes()
+    source = StoreFile(str(path), len(data), lambda at, size: data[at : at + size], -1)
+    settings = {"ignore_zeros": False, "end_required": True, "duplicates": False, "label": None}
+    monkeypatch.setattr(limits, "parsed_piece_bytes", 20_480)
+    pieces = [
+        walk_piece(source, start, min(start + 20_480, len(data)), settings)
+        for start in range(0, len(data), 20_480)
+    ]
+    found = [piece for piece in pieces if piece is not None]
+    joined = join_pieces(found, False)
+    assert joined is not None
+    assert joined.offset.tolist() == walk_archive(source, settings).offset.tolist()
+    for lost in range(len(found)):
+        assert join_pieces(found[:lost] + found[lost + 1 :], False) is None
 
 
 def test_end_mark(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -41,12 +41,13 @@ class Scan(NamedTuple):
         files: Files,
         function: Callable[[int, StoreFile], T],
         piece: Callable[[StoreFile, int, int], T | None],
-        join: Callable[[list[T]], T],
+        join: Callable[[list[T]], T | None],
     ) -> list[T]:
         """Apply a function to each file, and to a large one piece by piece, as if each was a file.
 
         piece:  parses what begins within [start, stop) of a file; None for nothing.
-        join:   makes of a file's pieces what the function makes of the file.
+        join:   makes of a file's pieces what the function makes of the file; None if they do not
+                tell, and the file has to be parsed whole.
         """
         counts = np.maximum(1, -(-files.size // limits.parsed_piece_bytes))
         if (counts == 1).all():
@@ -61,13 +62,18 @@ class Scan(NamedTuple):
             return piece(source, start, min(start + limits.parsed_piece_bytes, source.size))
 
         found = self.parse(take_files(files, rows), parse)
-        results: list[T] = []
+        results: list[T | None] = []
         first = 0
         for count in counts.tolist():
             parts = [part for part in found[first : first + count] if part is not None]
             results.append(join(parts) if count > 1 else parts[0])
             first += count
-        return results
+        whole = [file for file, result in enumerate(results) if result is None]
+        again = take_files(files, np.array(whole, np.int64))
+        parsed = self.parse(again, lambda n, source: function(whole[n], source)) if whole else []
+        for file, result in zip(whole, parsed, strict=True):
+            results[file] = result
+        return cast(list[T], results)
 
     def list_files(self, extensions: Sequence[str] = ()) -> tuple[Files, Files]:
         """List the files, and the sources that must stay unchanged: also folders that may get new

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
 from ..fields import Field
@@ -30,39 +29,12 @@ from ..table import Index
 from . import detection, options, shards, splits
 from .image_annotations import IMAGE, IMAGE_SUFFIXES
 from .shards import Scan
+from .tar_walk import TarShard, join_pieces, walk_archive, walk_piece
 
 _LABEL = "cls"
 _IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 _TEXTS = {"txt": ("text", "text"), "json": ("json", "json")}
 """Name and kind of the field that an extension of a pair becomes."""
-
-
-class TarShard(NamedTuple):
-    """The members of one file; `sample` and `extension` are numbers within it."""
-
-    keys: Names
-    at: Int
-    sample: Int
-    extension: Int
-    offset: Int
-    length: Int
-    extensions: list[str]
-    dropped: int
-    labels: tuple[Int, Int, Names]  # of each label member: value, is it an integer, text
-
-    def find(self, names: Sequence[str]) -> tuple[Int, Int]:
-        """Find each sample's first member with one of these extensions: offset -1 for none."""
-        offset = np.full(len(self.at), -1, np.int64)
-        length = np.zeros(len(self.at), np.int64)
-        for name in reversed(names):
-            if name in self.extensions:
-                rows = np.flatnonzero(self.extension == self.extensions.index(name))
-                if len(rows) == len(self.at):  # each sample has it once: they are in order
-                    offset, length = self.offset.take(rows), self.length.take(rows)
-                else:
-                    offset[self.sample[rows]] = self.offset[rows]
-                    length[self.sample[rows]] = self.length[rows]
-        return offset, length
 
 
 def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,7 +102,12 @@ def build(
         "duplicates": duplicates == "all",
         "label": wanted,
     }
-    contents = scan.parse(files, lambda _, source: _walk_archive(source, walking))
+    contents = scan.parse_pieces(
+        files,
+        lambda _, source: walk_archive(source, walking),
+        lambda source, start, stop: walk_piece(source, start, stop, walking),
+        lambda pieces: join_pieces(pieces, duplicates == "all"),
+    )
     counts = [len(shard.at) for shard in contents]
     dropped = sum(shard.dropped for shard in contents)
     shards.check_any(files, sum(counts), f"samples ({dropped:,} files have no dot in their name)")
@@ -250,27 +227,6 @@ def build_pairs(scan: Scan, **settings: Any) -> Index:
         name = IMAGE if name in _IMAGES else name
         fields.append(replace(field, name=name, text=text))
     return replace(index, format="clip", fields=tuple(fields), fingerprint="")
-
-
-def _walk_archive(source: StoreFile, settings: Mapping[str, Any]) -> TarShard:
-    detection.refuse_compressed(source, "tar archive")
-    columns = source.walk("tar", **settings)
-    extensions = Names(columns["extension_text"], columns["extension_ends"])
-    return TarShard(
-        Names(columns["key_text"], columns["key_ends"]),
-        columns["at"],
-        columns["sample"],
-        columns["extension"],
-        columns["offset"],
-        columns["length"],
-        [extensions[i] for i in range(len(extensions))],
-        columns["dropped"],
-        (
-            columns["label_value"],
-            columns["label_is_integer"],
-            Names(columns["label_text"], columns["label_ends"]),
-        ),
-    )
 
 
 def _check_none_lacks(

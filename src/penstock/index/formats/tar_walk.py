@@ -1,0 +1,176 @@
+"""The members of a tar archive; those of a large one piece by piece, which several may walk.
+
+A piece begins at what looks like a header, and ends at what looks like one behind. A walk that
+comes out just there has come by headers alone. So if the first piece begins the file, and each ends
+where the next begins, all of them are what one walk finds. Else the archive is walked whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import limits
+from ...engine.store import StoreFile
+from ...errors import FormatError
+from ...extent import Int, Names
+from . import detection, shards
+
+_BLOCK = 512
+_MAGIC = np.frombuffer(b"ustar", np.uint8)
+_SEARCHED_BYTES = 1 << 20
+"""Bytes of one read that looks for a header."""
+
+
+class TarShard(NamedTuple):
+    """The members of one file; `sample` and `extension` are numbers within it."""
+
+    keys: Names
+    at: Int
+    sample: Int
+    extension: Int
+    offset: Int
+    length: Int
+    extensions: list[str]
+    dropped: int
+    labels: tuple[Int, Int, Names]  # of each label member: value, is it an integer, text
+    start: int = 0  # what was walked of the file, and where that ends; None: with the file
+    stop: int | None = None
+    alone: bool = True  # what follows is read without it
+
+    def find(self, names: Sequence[str]) -> tuple[Int, Int]:
+        """Find each sample's first member with one of these extensions: offset -1 for none."""
+        offset = np.full(len(self.at), -1, np.int64)
+        length = np.zeros(len(self.at), np.int64)
+        for name in reversed(names):
+            if name in self.extensions:
+                rows = np.flatnonzero(self.extension == self.extensions.index(name))
+                if len(rows) == len(self.at):  # each sample has it once: they are in order
+                    offset, length = self.offset.take(rows), self.length.take(rows)
+                else:
+                    offset[self.sample[rows]] = self.offset[rows]
+                    length[self.sample[rows]] = self.length[rows]
+        return offset, length
+
+
+def walk_archive(source: StoreFile, settings: Mapping[str, Any]) -> TarShard:
+    """Walk an archive; FormatError at a flaw."""
+    detection.refuse_compressed(source, "tar archive")
+    columns = source.walk("tar", **settings)
+    extensions = Names(columns["extension_text"], columns["extension_ends"])
+    return TarShard(
+        Names(columns["key_text"], columns["key_ends"]),
+        columns["at"],
+        columns["sample"],
+        columns["extension"],
+        columns["offset"],
+        columns["length"],
+        [extensions[i] for i in range(len(extensions))],
+        columns["dropped"],
+        (
+            columns["label_value"],
+            columns["label_is_integer"],
+            Names(columns["label_text"], columns["label_ends"]),
+        ),
+        alone=not columns["inherited"] and (settings["ignore_zeros"] or not columns["ended"]),
+    )
+
+
+def walk_piece(
+    source: StoreFile, start: int, stop: int, settings: Mapping[str, Any]
+) -> TarShard | None:
+    """Walk what begins within [start, stop) of an archive; None if nothing does."""
+    first, end = _find_header(source, start), _find_header(source, stop)
+    if first >= stop:  # within a member that began before
+        return None
+    behind = end if end < source.size else None
+    ending = {"end_required": False} if behind else {}
+    try:
+        shard = walk_archive(source.cut(first, end), {**settings, **ending})
+    except FormatError:  # no piece, perhaps: walked whole, the archive has the right error
+        no, names = np.zeros(0, np.int64), Names.of([])
+        return TarShard(names, no, no, no, no, no, [], 0, (no, no, names), first, None, False)
+    at, offset = shard.at + first, shard.offset + first
+    alone = shard.alone or behind is None
+    return shard._replace(at=at, offset=offset, start=first, stop=behind, alone=alone)
+
+
+def _find_header(source: StoreFile, place: int) -> int:
+    """Find where a member seems to begin, behind a place where a piece may: the end of the file if
+    nothing looks so. Headers without a magic number (V7) are not seen."""
+    for start in range(-(-place // _BLOCK) * _BLOCK, source.size, limits.parsed_piece_bytes):
+        if not start:
+            return 0
+        for at in range(start, start + limits.tar_search_bytes, _SEARCHED_BYTES):
+            data = source.read(at, min(_SEARCHED_BYTES, max(0, source.size - at)))
+            blocks = np.frombuffer(data, np.uint8, len(data) // _BLOCK * _BLOCK).reshape(-1, _BLOCK)
+            for row in np.flatnonzero((blocks[:, 257:262] == _MAGIC).all(axis=1)).tolist():
+                behind = _skip_member(blocks[row].tobytes())
+                if behind is not None and at + _BLOCK * row + behind <= source.size:
+                    return int(at + _BLOCK * row + behind)
+    return source.size
+
+
+def _skip_member(header: bytes) -> int | None:
+    """Bytes from a header to where a member surely begins: from one that may belong to metadata
+    before it to its end; None if it is no header."""
+    try:
+        with_blanks = sum(header) - sum(header[148:156]) + 8 * ord(" ")
+        if with_blanks != int(header[148:156].strip(b" \0"), 8):
+            return None
+        kind = header[156:157]
+        if kind in b"xXgLK":
+            return 0
+        if header[124] & 0x80:
+            size = int.from_bytes(header[125:136], "big")
+        else:
+            size = int(header[124:136].strip(b" \0") or b"0", 8)
+    except ValueError:
+        return None
+    return _BLOCK + (-(-size // _BLOCK) * _BLOCK if kind in b"0\x007" else 0)
+
+
+def join_pieces(pieces: Sequence[TarShard], duplicates: bool) -> TarShard | None:
+    """Join the members of an archive's pieces; None if it has to be walked whole.
+
+    duplicates:  a key may come again.
+    """
+    chained = all(one.stop == other.start for one, other in pairwise(pieces))
+    if not chained or pieces[0].start or pieces[-1].stop or not all(one.alone for one in pieces):
+        return None
+    extensions = list(dict.fromkeys(name for piece in pieces for name in piece.extensions))
+    number = {name: n for n, name in enumerate(extensions)}
+    keys, at, sample, extension = [], [], [], []
+    count, last = 0, None
+    for piece in pieces:
+        goes_on = len(piece.at) > 0 and piece.keys[0] == last  # the sample of the piece before
+        numbers = np.array([number[name] for name in piece.extensions], np.int32)
+        extension.append(numbers[piece.extension])
+        sample.append(piece.sample + (count - goes_on))
+        at.append(piece.at[int(goes_on) :])
+        skipped = int(piece.keys.ends[0]) if goes_on else 0
+        keys.append(Names(piece.keys.text[skipped:], piece.keys.ends[int(goes_on) :] - skipped))
+        count += len(piece.at) - goes_on
+        last = piece.keys[len(piece.at) - 1] if len(piece.at) else last
+    joined = shards.join_names(keys)
+    samples = np.concatenate(sample)
+    members = samples * max(1, len(extensions)) + np.concatenate(extension)
+    text, ends = joined.text.tobytes(), joined.ends.tolist()
+    different = {text[start:end] for start, end in zip([0, *ends], ends, strict=False)}
+    if len(np.unique(members)) < len(members) or (len(different) < count and not duplicates):
+        return None
+    labels = [piece.labels for piece in pieces]
+    made: dict[str, Any] = {
+        "at": np.concatenate(at),
+        "sample": samples,
+        "extension": np.concatenate(extension),
+        "offset": np.concatenate([piece.offset for piece in pieces]),
+        "length": np.concatenate([piece.length for piece in pieces]),
+        "dropped": sum(piece.dropped for piece in pieces),
+    }
+    values, integers = (np.concatenate([one[n] for one in labels]) for n in (0, 1))
+    texts = shards.join_names([one[2] for one in labels])
+    return TarShard(joined, extensions=extensions, labels=(values, integers, texts), **made)
