@@ -238,7 +238,7 @@ def ray_of(raylets: int, cores: int = 1) -> Iterator[Engine]:
         def find_workers(driver: int) -> Processes:
             raylets = [each.all_processes["raylet"][0].process for each in cluster.list_all_nodes()]
             return [
-                worker for raylet in raylets for worker in select(list_below(raylet.pid), "do_task")
+                worker for raylet in raylets for worker in select(list_below(raylet.pid), "attempt")
             ]
 
         def lose(draw: random.Random) -> None:

@@ -80,7 +80,7 @@ def _plans(
                 console.show(f"do them: penstock work {console.escape(plan.folder)}")
                 return
             run_tasks(plan, missing, on, workers)
-            commit(folder)
+            commit(folder, on=on, workers=workers)
 
         command.__doc__ = choose.__doc__
         made = insert_options(command, "settings", parameters, lambda given: choose(**given))

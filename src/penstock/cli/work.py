@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from ..errors import StorageError, UsageError
-from ..tasks.distribution import distribute, do_task, make_engine
+from ..tasks.distribution import attempt, make_engine
 from ..tasks.slurm import find_share, parse_tasks, submit_script, write_script
-from ..tasks.work_plan import WorkPlan
+from ..tasks.work_plan import WorkPlan, distribute, do_task
 from . import console
 from .console import GOES_ON, explain_interrupt
 from .options import setting
@@ -27,7 +27,7 @@ Engine = Annotated[
     str | None,
     typer.Option(
         "--on",
-        help="An engine that does it: local, ray, dask or mpi; slurm submits an array.",
+        help="An engine that does it: local, ray, dask or mpi; of `work`, slurm submits an array.",
         metavar="ENGINE",
     ),
 ]
@@ -90,15 +90,23 @@ def work(
 
 
 @explain_interrupt(GOES_ON)
-def commit(folder: Folder) -> None:
+def commit(
+    folder: Folder,
+    *,
+    on: Engine = None,
+    workers: Workers = None,
+) -> None:
     """Put the tasks of a plan together, when all are done. Names those that are missing.
 
     Examples:
 
-      penstock commit /shared/work
+      penstock commit /shared/work --on ray
     """
-    with console.print_warnings():
-        console.show(console.escape(WorkPlan.load(folder).commit()))
+    engine = None if on is None else make_engine(on, workers)
+    showing = console.show_progress(f"Committing {folder}", "pieces")
+    with showing as progress, console.print_warnings():
+        done = WorkPlan.load(folder).commit(engine, progress=progress)
+    console.show(console.escape(done))
 
 
 def run_tasks(plan: WorkPlan, tasks: list[int] | None, on: str | None, workers: int | None) -> None:
@@ -116,7 +124,7 @@ def run_tasks(plan: WorkPlan, tasks: list[int] | None, on: str | None, workers: 
                     if stopped():
                         what = f"stopped after {done:,} of {len(wanted):,} tasks"
                         raise StorageError(f"{what}: the same command goes on")
-                    if (fault := do_task(plan.folder, task)) is not None:
+                    if (fault := attempt(do_task, plan.folder, task)) is not None:
                         failed[task] = fault[1]
     for task in sorted(failed)[:_NAMED_MAX]:
         console.say(f"{plan.describe(task)}: {failed[task]}")

@@ -21,8 +21,8 @@ from ..errors import UsageError
 from ..extent import Int
 from ..own_files import open_own
 
-BIN, IDX, LENGTHS = "tokens.bin", "tokens.idx", ".lengths"
-"""Names of the files while they are written."""
+BIN, IDX, LENGTHS, PLACED = "tokens.bin", "tokens.idx", ".lengths", ".placed-"
+"""Names of the files while they are written, and the beginning of those that many write to."""
 _MAGIC = b"MMIDIDX\0\0"
 _CODES = {"uint16": 8, "int32": 4}
 _NARROW_BELOW = 65_500
@@ -73,16 +73,22 @@ class TokenWriter:
         one has."""
         with storage_errors(os.path.join(self.folder, BIN)):
             self._tokens.write(tokens)
+        crc32 = zlib.crc32(tokens, self.state["crc32"])
+        self.append_placed(len(tokens), crc32, counts, before, broken)
+
+    def append_placed(self, size: int, crc32: int, counts: Int, before: int, broken: int) -> None:
+        """Append documents whose tokens, so many bytes, others write; crc32: of all so far."""
+        with storage_errors(os.path.join(self.folder, LENGTHS)):
             self._lengths.write(counts.tobytes())
         more = {
             "end": len(counts),
-            "bytes": len(tokens),
-            "tokens": len(tokens) // self.dtype.itemsize,
+            "bytes": size,
+            "tokens": size // self.dtype.itemsize,
             "empty": int((counts <= before).sum()),
             "broken": broken,
         }
         state = {name: self.state[name] + number for name, number in more.items()}
-        state["crc32"] = zlib.crc32(tokens, self.state["crc32"])
+        state["crc32"] = crc32
         self.state = {**self.state, **state}  # at once: Ctrl-C commits what is there
 
     def sync(self) -> dict[str, Any]:
@@ -147,11 +153,32 @@ def _cut(lengths: Int) -> Int:
     return cut
 
 
-def sum_file(path: str) -> tuple[int, int]:
-    """Return the size of a file and its crc32, read from storage piece by piece."""
+def sum_file(path: str, at: int = 0, most: int = 1 << 62) -> tuple[int, int]:
+    """Return the bytes of a file from one on, at most so many, and their crc32, read from storage
+    piece by piece."""
     size = crc = 0
     with storage_errors(path), open(path, "rb") as file:
-        while piece := file.read(_PIECE_BYTES):
+        file.seek(at)
+        while piece := file.read(min(_PIECE_BYTES, most - size)):
             size += len(piece)
             crc = zlib.crc32(piece, crc)
     return size, crc
+
+
+def join_sums(first: int, second: int, size: int) -> int:
+    """Return the crc32 of two pieces of bytes together, of those of each and the second's size: the
+    first is multiplied by x to the second's bits, modulo the polynomial of crc32."""
+    power = 1 << 23  # x to the 8
+    while size:
+        if size & 1:
+            first = _multiply(first, power)
+        power, size = _multiply(power, power), size >> 1
+    return first ^ second
+
+
+def _multiply(one: int, other: int) -> int:
+    product = 0
+    for bit in range(31, -1, -1):
+        product ^= other * (one >> bit & 1)
+        other = other >> 1 ^ 0xEDB88320 * (other & 1)
+    return product

@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from glob import escape, glob
 from typing import Any, Literal
 
 import numpy as np
@@ -61,7 +62,7 @@ from .manifest import (
     mismatch_error,
     refuse_foreign_files,
 )
-from .token_files import BIN, IDX, LENGTHS, TokenWriter, choose_dtype, sum_file
+from .token_files import BIN, IDX, LENGTHS, PLACED, TokenWriter, choose_dtype, sum_file
 from .token_worker import TextError
 from .tokenizer_file import Library, TokenizerFile
 
@@ -227,8 +228,8 @@ class Tokenization:
     reading:   `source` with the field of text alone.
     path:      prefix of the final names.
     settings:  for `token_worker.make_encoder`.
-    encoded:   gives the tokens of all documents from one on, where others encoded them; by default
-               they are encoded here.
+    place:     writes all tokens, where others encoded them; by default they are encoded here.
+    around:    tokens that an empty document has.
     """
 
     source: Dataset
@@ -243,10 +244,11 @@ class Tokenization:
     verify: bool
     force: bool
     progress: Progress | None
-    encoded: Callable[[int], Generator[EncodedTexts, None, None]] | None = None
+    place: Callable[[TokenWriter], None] | None = None
 
     def __post_init__(self) -> None:
         self.folder = f"{self.path}.tmp"
+        self.around = len(self.settings["before"]) + len(self.settings["after"])
 
     def execute(self) -> Tokenized:
         """Write what is missing."""
@@ -261,10 +263,13 @@ class Tokenization:
 
     def _execute_locked(self) -> Tokenized:
         interrupted = self._take_up()
+        with storage_errors(self.folder):
+            for path in glob(os.path.join(escape(self.folder), f"{PLACED}*")):
+                os.unlink(path)
         written = 0
         if not self._is_complete(interrupted):
-            if interrupted is None:
-                self.manifest.save(self.folder)
+            if interrupted is None or (self.place is not None and not interrupted.complete):
+                self.manifest.save(self.folder)  # what is placed is placed anew
             else:
                 self.manifest = interrupted
             written = len(self.source) - self.manifest.samples
@@ -333,12 +338,13 @@ class Tokenization:
         writer = TokenWriter(self.folder, self.dtype, entry)
         try:
             try:
-                self._append_all(writer)
+                (self.place or self._append_all)(writer)
             except StorageError:
                 raise
             except BaseException:  # what is done is kept
                 with contextlib.suppress(PenstockError):
-                    self._commit(writer)
+                    if self.place is None:
+                        self._commit(writer)
                 raise
             self._commit(writer)
             idx = writer.write_idx()
@@ -352,14 +358,12 @@ class Tokenization:
     def _append_all(self, writer: TokenWriter) -> None:
         """Encode all documents that are missing, and append their tokens in order."""
         start = int(writer.state["end"])
-        around = len(self.settings["before"]) + len(self.settings["after"])
         self._report(start)
         committed_s = time.monotonic()
-        encode = self.encoded or self.encode
-        with contextlib.closing(encode(start)) as encoded:
+        with contextlib.closing(self.encode(start)) as encoded:
             try:
                 for done in encoded:
-                    writer.append(done.tokens, done.counts, around, done.broken)
+                    writer.append(done.tokens, done.counts, self.around, done.broken)
                     self._report(int(writer.state["end"]))
                     if time.monotonic() - committed_s >= limits.encoded_commit_s:
                         self._commit(writer)
@@ -420,7 +424,7 @@ class Tokenization:
         over, if they differ."""
         state = self.manifest.shards[0]
         try:
-            for entry in (state, idx):
+            for entry in (state, idx) if self.place is None else (idx,):  # by who placed it
                 path = os.path.join(self.folder, entry["name"])
                 if sum_file(path) != (entry["bytes"], entry["crc32"]):
                     raise mismatch_error(path, "its size or checksum differs")

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
-    from .distribution import distribute as distribute
     from .distribution import make_engine as make_engine
     from .work_plan import WorkPlan as WorkPlan
+    from .work_plan import distribute as distribute
     from .work_plan import plan_work as plan_work
 else:
     __all__, __getattr__ = hand_out(
         __name__,
-        {"distribution": "distribute make_engine", "work_plan": "WorkPlan plan_work"},
+        {"distribution": "make_engine", "work_plan": "WorkPlan distribute plan_work"},
     )

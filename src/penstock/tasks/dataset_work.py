@@ -8,7 +8,6 @@ import re
 import secrets
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,12 +19,12 @@ from ..engine.atomic_file import storage_errors
 from ..engine.store import Progress
 from ..errors import ChangedError, SidecarError, StorageError
 from ..extent import Int
-from .work_plan import Sections, Tasks, WorkPlan
+from .work_plan import Tasks, Work, WorkPlan
 
 _INDEX = "index.penstock"
 
 
-class DatasetWork(ABC):
+class DatasetWork(Work, ABC):
     """Work on a data set, for one plan: each kind says what it makes of which samples.
 
     noun:  of the units, in messages.
@@ -76,7 +75,7 @@ class DatasetWork(ABC):
         """Describe the data and what is made of it, as they are now."""
         return json.dumps([describe_source(dataset), self.describe()], sort_keys=True, default=str)
 
-    def begin(self) -> None:  # noqa: B027
+    def begin(self) -> None:
         """Begin the work, once it is planned: nothing by default."""
 
     @abstractmethod
@@ -90,14 +89,6 @@ class DatasetWork(ABC):
     @abstractmethod
     def describe(self) -> Any:
         """Describe what is made, as it depends on files and libraries that settings name."""
-
-    @abstractmethod
-    def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
-        """Do the units [first, stop): header and arrays of the part."""
-
-    @abstractmethod
-    def commit(self, parts: Sequence[str]) -> str:
-        """Put the parts together: a line about the result."""
 
 
 def _open(about: dict[str, Any], index: str, progress: Progress | None = None) -> Dataset:

@@ -1,4 +1,4 @@
-"""Tasks of a plan on an engine: anything that is a `concurrent.futures.Executor`.
+"""Tasks on an engine: anything that is a `concurrent.futures.Executor`.
 
 There is no scheduler here: tasks are submitted, a bounded number at a time, and those that fail by
 their storage are tried again. A worker that dies costs the task that it was at.
@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future
 from concurrent.futures import wait as wait_for
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -22,7 +22,6 @@ from .. import limits
 from ..arguments import check_choice, check_whole
 from ..dataset.measuring import end_with_parent
 from ..errors import PenstockError, StorageError, UsageError, WorkerError, missing_library
-from .work_plan import PLAN, WorkPlan
 
 Engine = Callable[[], AbstractContextManager[Executor]]
 """Function that starts an engine's executor; what it started ends with the executor's context."""
@@ -30,67 +29,67 @@ Engine = Callable[[], AbstractContextManager[Executor]]
 Progress = Callable[[int, int], None]
 """Function that is told the tasks done, and all."""
 
+Fault = tuple[bool, str] | None  # whether trying again may help, and the error
+
 ENGINES = ("local", "ray", "dask", "mpi")
 
 
-def distribute(
-    plan: WorkPlan,
+def spread(
+    calls: Mapping[int, tuple[Any, ...]],
     executor: Engine,
-    *,
-    tasks: Iterable[int] | None = None,
+    describe: Callable[[int], str],
     retries: int = 2,
     progress: Progress | None = None,
 ) -> dict[int, str]:
-    """Do the tasks of a plan that are missing, on an engine. Return what failed, by task.
-
-    executor:  starts the engine's executor, and another one if its workers died and it ended.
-               They import penstock, and see the plan's folder under the same path.
-    tasks:     those to do; by default all that are missing.
-    retries:   how often a task is tried again if storage fails, and the engine made again if
-               nothing was done since.
-    progress:  called when tasks are done, with their number and that of all.
-
-    A task that fails does not stop the others. WorkerError if the engine has no worker after some
-    time, or if workers die and nothing gets done.
-    """
-    missing = plan.list_missing() if tasks is None else list(tasks)
-    for task in missing:
-        check_whole("a task", task, 0, len(plan) - 1)
+    """Make calls of functions on an engine, as `distribute`; `describe` names one. Return the
+    errors of those that failed."""
     check_whole("retries", retries, 0, 1000)
     failed: dict[int, str] = {}
     tried: Counter[int] = Counter()
-    waiting, total, broken = missing[::-1], len(missing), 0
+    waiting, total, broken = [*calls][::-1], len(calls), 0
     while waiting:
-        running: dict[Future[tuple[bool, str] | None], int] = {}
+        running: dict[Future[Fault], int] = {}
         with executor() as pool:
             try:
                 _await_worker(pool)
                 while waiting or running:
                     while waiting and len(running) < limits.tasks_waiting:
-                        future = pool.submit(do_task, plan.folder, waiting[-1])
+                        future = pool.submit(attempt, *calls[waiting[-1]])
                         running[future] = waiting.pop()
                     for future in wait_for(running, return_when=FIRST_COMPLETED).done:
                         fault = _find_fault(future)
-                        task = running.pop(future)
+                        call = running.pop(future)
                         broken = 0
-                        if fault is not None and fault[0] and tried[task] < retries:
-                            tried[task] += 1
-                            waiting.insert(0, task)
+                        if fault is not None and fault[0] and tried[call] < retries:
+                            tried[call] += 1
+                            waiting.insert(0, call)
                         elif fault is not None:
-                            failed[task] = fault[1]
+                            failed[call] = fault[1]
                         if progress is not None:
                             progress(total - len(waiting) - len(running), total)
             except (BrokenExecutor, CancelledError) as error:
                 broken += 1
-                waiting += [task for task in running.values() if not _is_done(plan, task)]
+                waiting += running.values()
                 if waiting and broken > retries:
                     what = f"workers died {broken} times and nothing was done in between"
-                    first = plan.describe(waiting[-1])
+                    first = describe(waiting[-1])
                     raise WorkerError(f"{what}, at {first} and others: {error!r}") from None
             finally:
                 for future in running:
                     future.cancel()
     return failed
+
+
+def attempt(function: Callable[..., object], *arguments: Any) -> Fault:
+    """Call a function, for workers of any engine. Return None, or whether trying again may help,
+    and the error. Errors are returned: engines differ in what they do with those raised."""
+    try:
+        function(*arguments)
+    except (PenstockError, OSError) as error:
+        return isinstance(error, StorageError | WorkerError), str(error)
+    except Exception as error:  # of a function of the user's
+        return False, f"{type(error).__name__}: {error}".split("\n")[0]
+    return None
 
 
 def _await_worker(pool: Executor) -> None:
@@ -107,37 +106,15 @@ def _answer() -> None:
     """Return: the worker is there, and can import this module."""
 
 
-def _find_fault(future: Future[Any]) -> tuple[bool, str] | None:
+def _find_fault(future: Future[Any]) -> Fault:
     """Return the fault of a task; against an engine's own, trying again may help."""
     try:
-        fault: tuple[bool, str] | None = future.result()
+        fault: Fault = future.result()
         return fault
     except (BrokenExecutor, CancelledError):
         raise
     except Exception as error:
         return True, f"the engine failed: {type(error).__name__}: {error}".split("\n")[0]
-
-
-def _is_done(plan: WorkPlan, task: int) -> bool:
-    return os.path.exists(plan.find_part(task))
-
-
-@functools.lru_cache(maxsize=2)
-def _load_plan(folder: str, inode: int, mtime_ns: int) -> WorkPlan:
-    return WorkPlan.load(folder)
-
-
-def do_task(folder: str, task: int) -> tuple[bool, str] | None:
-    """Do a task, as a function for workers of any engine. Return None, or whether trying again may
-    help, and the error. Errors are returned: engines differ in what they do with those raised."""
-    try:
-        status = os.stat(os.path.join(folder, PLAN))
-        _load_plan(folder, status.st_ino, status.st_mtime_ns).do(task)
-    except (PenstockError, OSError) as error:
-        return isinstance(error, StorageError | WorkerError), str(error)
-    except Exception as error:  # of a function of the user's
-        return False, f"{type(error).__name__}: {error}".split("\n")[0]
-    return None
 
 
 # -- engines ---------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class IndexWork:
             raise ChangedError(f"{what} since the work was planned: plan it again") from None
         raise AssertionError("a format parses files in one run and not in the next")
 
-    def commit(self, parts: Sequence[str]) -> str:
+    def commit(self, parts: Sequence[str], _: Callable[..., None]) -> str:
         """Make the index of what was parsed, and save it where `penstock.open` looks for it."""
         results: list[Any] = []
         for path in parts:

@@ -50,7 +50,7 @@ class LengthWork(DatasetWork):
         """Measure chunks."""
         return {}, {"numbers": self._measuring.measure(first, stop)}
 
-    def commit(self, parts: Sequence[str]) -> str:
+    def commit(self, parts: Sequence[str], share: Callable[..., None]) -> str:
         """Save the lengths, beside the index."""
         samples = self._measuring.samples
         measured = _find_chunks(self.plan_made.sections["bounds"], parts, samples)
@@ -81,7 +81,7 @@ class StatsWork(DatasetWork):
             chunks = [self._measuring.measure(chunk, reader) for chunk in range(first, stop)]
         return {}, {"numbers": np.concatenate(chunks)}
 
-    def commit(self, parts: Sequence[str]) -> str:
+    def commit(self, parts: Sequence[str], share: Callable[..., None]) -> str:
         """Save the statistics, beside the index."""
         measured = _find_chunks(self.plan_made.sections["bounds"], parts, self._measuring.width)
         found = self._measuring.save(1, force=True, measured=measured)

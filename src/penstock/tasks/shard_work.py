@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class ShardWork(DatasetWork):
         entry = self._conversion.write_alone(first)
         return {"entry": entry}, {"bounds": np.array([entry["first"], entry["end"]])}
 
-    def commit(self, parts: Sequence[str]) -> str:
+    def commit(self, parts: Sequence[str], share: Callable[..., None]) -> str:
         """Note in the destination that its shards are whole."""
         entries = [read_part(path)[0]["entry"] for path in parts]
         for path, entry in zip(parts, entries, strict=True):

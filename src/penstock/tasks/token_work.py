@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+import secrets
+import shutil
+import zlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import limits
 from ..convert.encoder_processes import EncodedTexts
+from ..convert.manifest import mismatch_error
+from ..convert.token_files import BIN, PLACED, TokenWriter, join_sums, sum_file
 from ..convert.token_worker import TextError
 from ..convert.tokenization import prepare_tokenization
 from ..dataset.dataset import Dataset
 from ..dataset.lengths import count_bytes
+from ..engine.atomic_file import storage_errors
 from ..errors import UsageError
 from ..extent import Int
 from ..index.layout import Chunked
@@ -72,21 +78,42 @@ class TokenWork(DatasetWork):
         tokens = np.frombuffer(b"".join(texts.tokens for texts in done), np.uint8)
         counts = np.concatenate([texts.counts for texts in done])
         broken = sum(texts.broken for texts in done)
-        return {"broken": broken}, {"tokens": tokens, "counts": counts}
+        return {"broken": broken}, {"counts": counts, "tokens": tokens}  # to the end of the file
 
-    def commit(self, parts: Sequence[str]) -> str:
-        """Write the tokens of all parts, one after the other, as `tokenize` does."""
-        bounds = self.plan_made.sections["bounds"]
+    def commit(self, parts: Sequence[str], share: Callable[..., None]) -> str:
+        """Write the files of `tokenize`: tokens are copied to their places by many."""
 
-        def read(start: int) -> Generator[EncodedTexts, None, None]:
-            first = int(np.searchsorted(bounds, start))
-            if start < bounds[first]:  # of a run that encoded some of a task's documents itself
-                yield from self._run.encode(start, int(bounds[first]))
-            for task in range(first, len(parts)):
-                header, arrays = read_part(parts[task])
-                tokens = arrays["tokens"].tobytes()
-                yield EncodedTexts(tokens, arrays["counts"], header["broken"])
+        def place(writer: TokenWriter) -> None:
+            # Of a name of its own: a worker who is late finds no file, rather than another's.
+            path = os.path.join(writer.folder, f"{PLACED}{secrets.token_hex(8)}")
+            pieces: list[tuple[str, str, int]] = []
+            with storage_errors(path), open(path, "xb"):
+                for part in parts:
+                    header, arrays = read_part(part, False)
+                    (*_, counts_crc32), (*_, size, crc32) = header["sections"]
+                    if zlib.crc32(arrays["counts"].data) != counts_crc32:
+                        read_part(part)  # raises the error of damage
+                    pieces.append((part, path, writer.state["bytes"]))
+                    crc32 = join_sums(writer.state["crc32"], crc32, size)
+                    counts, broken = arrays["counts"], header["broken"]
+                    writer.append_placed(size, crc32, counts, self._run.around, broken)
+                share(place_tokens, pieces)
+                os.replace(path, os.path.join(writer.folder, BIN))
 
-        self._run.encoded = read
+        self._run.place = place
         made = self._run.execute()
         return f"{made.tokens:,} tokens of {made.documents:,} documents: {made.path}.bin and .idx"
+
+
+def place_tokens(part: str, path: str, at: int) -> None:
+    """Copy the tokens of a part to their place in a file, and read them back."""
+    *_, size, crc32 = read_part(part, False)[0]["sections"][-1]
+    with open(part, "rb") as source, storage_errors(path), open(path, "r+b") as target:
+        source.seek(-size, os.SEEK_END)
+        target.seek(at)
+        shutil.copyfileobj(source, target, limits.MIB)
+        target.flush()
+        os.fsync(target.fileno())
+    if sum_file(path, at, size) != (size, crc32):
+        read_part(part)  # raises the error, if it is the part's
+        raise mismatch_error(path, f"the tokens of {part} differ")

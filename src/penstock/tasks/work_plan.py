@@ -18,7 +18,9 @@ import importlib
 import json
 import os
 import platform
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -33,6 +35,7 @@ from ..engine.open import is_url
 from ..errors import MissingError, SidecarError, UsageError
 from ..extent import Int
 from ..index.sidecar import read_sidecar, write_sidecar
+from .distribution import Engine, Progress, spread
 
 PLAN, PARTS = "plan.penstock", "parts"
 _FORMAT = "work-plan-1"
@@ -71,13 +74,14 @@ class Tasks(NamedTuple):
 class Work(Protocol):
     """A kind of work, for one plan."""
 
+    @abstractmethod
     def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
         """Do the units of a task: header and arrays of the part."""
-        ...
 
-    def commit(self, parts: Sequence[str]) -> str:
-        """Put the parts together: a line about the result."""
-        ...
+    @abstractmethod
+    def commit(self, parts: Sequence[str], share: Callable[..., None]) -> str:
+        """Put the parts together: a line about the result. `share(function, pieces)` calls a
+        function with the arguments of each piece, on the engine."""
 
 
 def plan_work(
@@ -216,9 +220,12 @@ class WorkPlan:
             write_sidecar(path, {"format": "work-part-1", **header}, sections)
         return True
 
-    def commit(self) -> str:
+    def commit(self, executor: Engine | None = None, *, progress: Progress | None = None) -> str:
         """Put the parts together, and return a line about the result. Killed at any time, either
         the result is there, or nothing of it.
+
+        executor:  starts an engine that copies tokens, see `distribute`; by default threads do.
+        progress:  called when pieces are copied, with their number and that of all.
 
         MissingError names tasks that are not done.
         """
@@ -226,7 +233,14 @@ class WorkPlan:
             first = ", ".join(map(self.describe, missing[:3])) + ", ..." * (len(missing) > 3)
             what = f"{self.folder}: {len(missing):,} of {len(self):,} tasks are not done: {first}"
             raise MissingError(f"{what}: run `penstock work {self.folder}`")
-        return self._work.commit([self.find_part(task) for task in range(len(self))])
+
+        def share(function: Callable[..., object], pieces: Sequence[tuple[Any, ...]]) -> None:
+            calls = {number: (function, *piece) for number, piece in enumerate(pieces)}
+            name = "piece {:,} of the commit".format
+            for failed in spread(calls, executor or ThreadPoolExecutor, name, progress=progress):
+                function(*pieces[failed])  # here it raises its error
+
+        return self._work.commit([self.find_part(task) for task in range(len(self))], share)
 
     @functools.cached_property
     def _work(self) -> Work:
@@ -239,10 +253,50 @@ class WorkPlan:
         return work
 
 
-def read_part(path: str) -> tuple[dict[str, Any], Sections]:
-    """Read a part; SidecarError if it is damaged."""
+def distribute(
+    plan: WorkPlan,
+    executor: Engine,
+    *,
+    tasks: Iterable[int] | None = None,
+    retries: int = 2,
+    progress: Progress | None = None,
+) -> dict[int, str]:
+    """Do the tasks of a plan that are missing, on an engine. Return what failed, by task.
+
+    executor:  starts the engine's executor, and another one if its workers died and it ended.
+               They import penstock, and see the plan's folder under the same path.
+    tasks:     those to do; by default all that are missing.
+    retries:   how often a task is tried again if storage fails, and the engine made again if
+               nothing was done since.
+    progress:  called when tasks are done, with their number and that of all.
+
+    A task that fails does not stop the others. WorkerError if the engine has no worker after some
+    time, or if workers die and nothing gets done.
+    """
+    chosen = plan.list_missing() if tasks is None else tasks
+    wanted = [check_whole("a task", task, 0, len(plan) - 1) for task in chosen]
+    calls = {task: (do_task, plan.folder, task) for task in wanted}
+    return spread(calls, executor, plan.describe, retries, progress)
+
+
+def do_task(folder: str, task: int) -> None:
+    """Do a task, for workers of any engine."""
+    status = os.stat(os.path.join(folder, PLAN))
+    _load_plan(folder, status.st_ino, status.st_mtime_ns).do(task)
+
+
+@functools.lru_cache(maxsize=2)
+def _load_plan(folder: str, inode: int, mtime_ns: int) -> WorkPlan:
+    return WorkPlan.load(folder)
+
+
+def read_part(path: str, verify: bool = True) -> tuple[dict[str, Any], Sections]:
+    """Read a part; SidecarError if it is damaged, MissingError if it is gone."""
     try:
-        return read_sidecar(path, True)
+        return read_sidecar(path, verify)
+    except FileNotFoundError:
+        what = f"{path} was removed while parts were put together"
+        raise MissingError(f"{what}: run `penstock work` again") from None
     except SidecarError as error:
         what = str(error).partition(": rebuild it")[0]
         raise SidecarError(f"{what}: remove it, and run `penstock work` again") from None
