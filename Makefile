@@ -45,7 +45,7 @@ test-long: $(STAMPS)/ray  ## what takes long, and EXAMPLES=200 of each property;
 
 # Three at a time: they wait for processes that they start.
 test-engines: $(STAMPS)/engines  ## Ray Train, and shared work on Ray, Dask, MPI, Slurm's stand-in and a pool, whose processes are killed; ARGS= are pytest's
-	$(RUN) -m pytest -n 3 $(LONG) -m engines tests/tasks tests/trainers/test_ray.py $(ARGS)
+	$(RUN) -m pytest -n 3 $(LONG) -m engines tests/tasks tests/trainers/test_ray*.py $(ARGS)
 
 # Trainers and engines that call our loaders, of these versions, in an environment of their own: .venv
 # with these in front of it, so that nothing that they ask for replaces what the project is tested with.
@@ -54,7 +54,7 @@ TRAINERS := accelerate==1.15.0 transformers==5.23.0 pytorch-lightning==2.6.6 tor
   'jax[cpu]==0.10.2' grain==0.2.18 keras==3.15.1 deepspeed==0.19.8 trl==1.16.0
 # Ray's tests are test-engines', which installs it.
 test-trainers: $(VENV)-trainers/.stamp  ## one scenario under accelerate, Trainer, Lightning, torchtitan, JAX, ...
-	OMP_NUM_THREADS=1 LD_LIBRARY_PATH=$(CURDIR)/$(VENV)/lib $(VENV)-trainers/bin/python -m pytest tests/trainers --ignore tests/trainers/test_ray.py -m "" -n 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 LD_LIBRARY_PATH=$(CURDIR)/$(VENV)/lib $(VENV)-trainers/bin/python -m pytest tests/trainers --ignore-glob "*/test_ray*.py" -m "" -n 2 --dist loadfile $(ARGS)
 
 $(VENV)-trainers/.stamp: $(STAMPS)/penstock
 	@echo "setup: trainers, in $(VENV)-trainers"

@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,3 +73,36 @@ def run_on_two_ranks(tmp_path: Path) -> Callable[..., None]:
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
 
     return run
+
+
+STORE = 80 << 20
+"""Bytes of shared memory of a raylet, about the least that Ray takes."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Ray with two cores, whose workers find the tests; raylets may be added."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    # Ray's sockets have paths of at most 107 bytes; its log monitor may still write when it ends.
+    with (
+        tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("HOME", folder)
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
+        patch.setenv("RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S", "0.2")
+        # For places that are free; where a raylet has died Ray counts it once more.
+        patch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "15")
+        (Path(folder) / "ray").mkdir()
+        head = {"num_cpus": 2, "object_store_memory": STORE, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()

@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,36 +31,7 @@ from penstock.errors import UsageError  # noqa: E402
 from penstock.torch import DataLoader  # noqa: E402
 from tests import ROOT  # noqa: E402
 from tests.trainers import scenario  # noqa: E402
-
-STORE = 80 << 20  # bytes of shared memory of a raylet, about the least that Ray takes
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Ray with two cores, whose workers find the tests; raylets may be added."""
-    from ray.cluster_utils import Cluster
-
-    # Ray's sockets have paths of at most 107 bytes; its log monitor may still write when it ends.
-    with (
-        tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("PYTHONPATH", str(ROOT))
-        patch.setenv("HOME", folder)
-        patch.setenv("RAY_TMPDIR", folder)
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
-        patch.setenv("RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S", "0.2")
-        # For places that are free; where a raylet has died Ray counts it once more.
-        patch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "15")
-        (Path(folder) / "ray").mkdir()
-        head = {"num_cpus": 2, "object_store_memory": STORE, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        ray.init(address=cluster.address, log_to_driver=False)
-        yield cluster
-        ray.shutdown()
-        cluster.shutdown()
+from tests.trainers.conftest import STORE  # noqa: E402
 
 
 def test_read_tasks_divide_the_data(tmp_path: Path) -> None:
@@ -87,16 +57,17 @@ def test_ray_data_reads_every_sample_once(cluster: Any, data: Path) -> None:
     assert all(np.asarray(row["data"]).tolist() == [row["__id__"]] for row in rows)
 
 
-def test_the_page_runs_as_printed(cluster: Any, data: Path) -> None:
+def test_the_page_runs_as_printed(cluster: Any, data: Path, tmp_path: Path) -> None:
     """What docs/trainers/ray.md does with a cluster, with a folder in place of a bucket."""
     page = (ROOT / "docs" / "trainers" / "ray.md").read_text()
-    train, read = [block.text for block in find_blocks(page) if block.ran_by]
+    train, read, write = [block.text for block in find_blocks(page) if block.ran_by]
     names: dict[str, Any] = {"penstock": penstock, "ray": ray}
-    for code in (train, read):
-        assert "s3://bucket/images" in code
-        exec(code.replace("s3://bucket/images", str(scenario.make_data(data))), names)
+    for code in (train, read, write):
+        here = code.replace("s3://bucket/images", str(scenario.make_data(data)))
+        exec(here.replace("/shared/rows", str(tmp_path / "rows")), names)
     assert names["result"].metrics == {"loss": 0.0}
     assert names["rows"].count() == scenario.COUNT
+    assert len(penstock.open(tmp_path / "rows")) == scenario.COUNT
 
 
 def make_shares(data: Path, world: int, **config: Any) -> list[dict[str, Any]]:
@@ -164,7 +135,8 @@ from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 def train():
     shard = ray.train.get_dataset_shard("train")
-    ids = [number for batch in shard.iter_torch_batches() for number in batch.ids.tolist()]
+    batches = penstock.ray.save_when_preempted(shard, print)
+    ids = [number for batch in batches for number in batch.ids.tolist()]
     ray.train.report({{"count": len(set(ids))}})
 ray.init(address={cluster.address!r}, log_to_driver=False)
 data = penstock.ray.Data({str(scenario.make_data(data))!r}, global_batch_size=5)
@@ -344,7 +316,8 @@ def test_shards_of_groups_that_lose_and_gain_raylets(cluster: Any, tmp_path: Pat
             threading.Event().wait()  # until Ray has seen all raylets and begins again
         with (given / f"{first}-{ray.train.get_context().get_world_rank()}").open("x") as out:
             for _ in range(2):
-                for batch in shard.iter_torch_batches(batch_size=size // world):
+                batches = shard.iter_torch_batches(batch_size=size // world)
+                for batch in penstock.ray.save_when_preempted(batches, save, every=3):
                     assert (batch["data"] == batch["data"][:, :1]).all()
                     samples = batch["data"][:, 0].tolist()
                     print(json.dumps([batch.epoch, batch.step, samples]), file=out, flush=True)
@@ -353,12 +326,19 @@ def test_shards_of_groups_that_lose_and_gain_raylets(cluster: Any, tmp_path: Pat
                         wait_for_driver()
                         while ray.train.get_preemption_info() is None:
                             pass  # each is a message to the others
-                    if done == saves[first]:
-                        with tempfile.TemporaryDirectory() as folder:
-                            penstock.ray.report({}, shard, folder)
-                    if (first, done) in {(0, 6), (6, 10)}:
-                        ray.train.get_all_reported_checkpoints()  # they are kept now
+                    if first and done == saves[first]:
+                        save()
+                    if (first, done) == (6, 10):
                         wait_for_driver()
+
+    def save() -> None:
+        """Save, and wait where a raylet will be gone."""
+        shard = ray.train.get_dataset_shard("train")
+        with tempfile.TemporaryDirectory() as folder:
+            penstock.ray.report({}, shard, folder)
+        ray.train.get_all_reported_checkpoints()  # they are kept now
+        if shard.state_dict()["step"] == 6:
+            wait_for_driver()
 
     def wait_for_driver() -> None:
         """Wait until the driver has done what it does, or Ray ends this worker."""

@@ -21,7 +21,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,14 @@ from ..dataset.dataset import Dataset
 from ..engine.atomic_file import AtomicFile, storage_errors, sync_folder
 from ..engine.open import is_url, open_store
 from ..errors import ChangedError, LimitError, UsageError
-from .encoding import Container, Keys, StoredSample, choose_recipe, resize_images
+from .encoding import (
+    Container,
+    EncodingRecipe,
+    Keys,
+    StoredSample,
+    choose_recipe,
+    resize_images,
+)
 from .lmdb import LmdbConversion
 from .manifest import (
     REPORTED_EVERY,
@@ -49,6 +56,8 @@ from .manifest import (
     Progress,
     lock_folder,
     mismatch_error,
+    open_written,
+    read_digests,
 )
 
 _side_max = 65_535  # of a JPEG
@@ -132,7 +141,7 @@ def prepare_conversion(
         "to": to,
         **_resolve_sizes(to, asked.shard_bytes, asked.shards, len(source)),
         "shuffle": None if shuffle is None else check_whole("shuffle", shuffle, 0, _seed_max),
-        "name": _choose_name(asked.name, path),
+        "name": choose_name(asked.name, path),
         "fields": [field.name for field in recipe.fields],
         "keys": keys,
         "raw": bool(asked.raw),
@@ -199,7 +208,8 @@ def _resolve_sizes(
     return {"shard_bytes": check_whole("shard_bytes", shard_bytes), "shards": None}
 
 
-def _choose_name(name: str | None, path: str) -> str:
+def choose_name(name: str | None, path: str) -> str:
+    """Check the name of shards; by default one made of the destination's."""
     if name is None:
         plain = re.sub(r"[^A-Za-z0-9_.-]", "_", os.path.basename(path)).lstrip(".-")[:100]
         return plain or "shard"
@@ -315,29 +325,12 @@ class ShardsConversion(Conversion):
         start: int,
         end: int,
     ) -> tuple[StoredSample | None, int]:
-        """Write samples from `start` on, at most to `end`, and read them back. Return the first
-        sample that is not written, and how far it came."""
+        """Write samples from `start` on, at most to `end`. Return the first sample that is not
+        written, and how far it came."""
         bytes_max = self.options["shard_bytes"]
-        digests = bytearray()
-        done = start
-        while sample is not None and done < end:
-            pieces = self.recipe.encode_sample(sample)
-            size = file.size + sum(map(len, pieces))
-            size += len(self.recipe.encode_end(size))
-            if bytes_max and done > start and size > bytes_max:
-                break
-            file.write(*pieces)
-            digests += sample.digest()
-            done += 1
-            if not done % REPORTED_EVERY:
-                self.report(done)
-            sample = next(samples, None)
-        file.write(self.recipe.encode_end(file.size))
-        file.sync()
-        for at, digest in enumerate(self.read_back(file.temporary, done - start)):
-            if digest != digests[16 * at : 16 * at + 16]:
-                raise mismatch_error(file.temporary, f"sample {at:,} of it differs")
-        return sample, done
+        return fill_shard(
+            self.recipe, file, sample, samples, start, end, bytes_max=bytes_max, report=self.report
+        )
 
     # -- verifying -----------------------------------------------------------------------------
 
@@ -355,9 +348,44 @@ class ShardsConversion(Conversion):
         if self.manifest.samples != self.count:
             raise mismatch_error(self.path, f"{self.manifest.samples:,} of {self.count:,} samples")
         self._check_finished()
-        count = len(self.open_written(list(self._list_files())))
+        count = len(open_written(self.recipe, list(self._list_files())))
         if count != self.count:
             raise mismatch_error(self.path, f"it has {count:,} of {self.count:,} samples")
 
     def _list_files(self) -> tuple[str, ...]:
         return tuple(os.path.join(self.path, shard["name"]) for shard in self.manifest.shards)
+
+
+def fill_shard(
+    recipe: EncodingRecipe,
+    file: AtomicFile,
+    sample: StoredSample | None,
+    samples: Iterator[StoredSample],
+    start: int = 0,
+    end: int | None = None,
+    *,
+    bytes_max: int | None,
+    report: Callable[[int], None] | None = None,
+) -> tuple[StoredSample | None, int]:
+    """Write samples into a shard, the given one first, from `start` to `end` or until it is full,
+    and read them back. Return the first sample that is not written, and how far it came."""
+    digests = bytearray()
+    done = start
+    while sample is not None and done != end:
+        pieces = recipe.encode_sample(sample)
+        size = file.size + sum(map(len, pieces))
+        size += len(recipe.encode_end(size))
+        if bytes_max and done > start and size > bytes_max:
+            break
+        file.write(*pieces)
+        digests += sample.digest()
+        done += 1
+        if report is not None and not done % REPORTED_EVERY:
+            report(done)
+        sample = next(samples, None)
+    file.write(recipe.encode_end(file.size))
+    file.sync()
+    for at, digest in enumerate(read_digests(recipe, file.temporary, done - start)):
+        if digest != digests[16 * at : 16 * at + 16]:
+            raise mismatch_error(file.temporary, f"sample {at:,} of it differs")
+    return sample, done

@@ -286,6 +286,16 @@ def _create_tar_recipe(source: Dataset, fields: tuple[Field, ...], keys: Keys) -
 
     namer = _create_namer(index, keys, plain, unique=True)
     label = index.label_column is not None and "cls" not in names
+    return make_tar_recipe(fields, names, namer, label)
+
+
+def make_tar_recipe(
+    fields: tuple[Field, ...],
+    names: Sequence[str],
+    name_sample: Callable[[Sample], str],
+    has_label: bool,
+) -> EncodingRecipe:
+    """Return the recipe of members "key.extension"; `names` are the extensions of the fields."""
     arrays = [not is_raw(field) for field in fields]
 
     def store_sample(sample: Sample) -> StoredSample:
@@ -293,7 +303,7 @@ def _create_tar_recipe(source: Dataset, fields: tuple[Field, ...], keys: Keys) -
             (name, containers.encode_npy(value) if array else value)
             for name, value, array in zip(names, sample.values, arrays, strict=True)
         ]
-        return StoredSample(namer(sample), tuple(parts), sample.label if label else None)
+        return StoredSample(name_sample(sample), tuple(parts), sample.label if has_label else None)
 
     def encode_sample(stored: StoredSample) -> list[Bytes]:
         label = () if stored.label is None else (("cls", str(stored.label).encode()),)
@@ -304,11 +314,15 @@ def _create_tar_recipe(source: Dataset, fields: tuple[Field, ...], keys: Keys) -
         fields,
         store_sample,
         encode_sample,
-        {"fields": {name: name for name in names}, "label": "cls" if label else ""},
+        {
+            "format": "tar",
+            "fields": {name: name for name in names},
+            "label": "cls" if has_label else "",
+        },
         encode_end=containers.encode_tar_end,
         part_names=tuple(names),
         has_keys=True,
-        has_labels=label,
+        has_labels=has_label,
     )
 
 
@@ -331,7 +345,7 @@ def _choose_extensions(source: Dataset, fields: tuple[Field, ...], endings: set[
     names = []
     first: dict[str, Any] | None = None
     for field in fields:
-        name = re.sub(r"[^a-z0-9_.-]", "_", field.name.lower()).strip(".")
+        name = clean_extension(field.name)
         if name.rsplit(".", 1)[-1] in containers.EXTENSIONS:
             names.append(name)
             continue
@@ -349,19 +363,30 @@ def _choose_extensions(source: Dataset, fields: tuple[Field, ...], endings: set[
     return names
 
 
+def clean_extension(name: str) -> str:
+    """Return a name with the letters that an extension may have."""
+    return re.sub(r"[^a-z0-9_.-]", "_", name.lower()).strip(".")
+
+
 # -- TFRecord --------------------------------------------------------------------------------------
 
 
 def _create_tfrecord_recipe(
     source: Dataset, fields: tuple[Field, ...], keys: Keys
 ) -> EncodingRecipe:
-    """Plan each sample as a tf.train.Example: its fields by name, "label" and "__key__"."""
     namer = _create_namer(source.index, keys, lambda name: name, unique=False)
+    return make_tfrecord_recipe(fields, namer, source.index.label_column is not None)
+
+
+def make_tfrecord_recipe(
+    fields: tuple[Field, ...], name_sample: Callable[[Sample], str], has_label: bool
+) -> EncodingRecipe:
+    """Return the recipe of a tf.train.Example: fields by name, "label" and "__key__"."""
     names = [field.name for field in fields]
 
     def store_sample(sample: Sample) -> StoredSample:
         features = dict(zip(names, sample.values, strict=True))
-        features["__key__"] = namer(sample).encode("utf-8", "surrogateescape")
+        features["__key__"] = name_sample(sample).encode("utf-8", "surrogateescape")
         if sample.label is not None:
             features["label"] = np.array([sample.label], np.int64)
         return StoredSample("", (("data", containers.join_example(features)),), None)
@@ -373,7 +398,7 @@ def _create_tfrecord_recipe(
         if field.dtype.kind not in "iub" or field.dtype == np.uint8
     }
     user_options: dict[str, Any] = {"example": direct} if direct else {}
-    if source.index.label_column is not None:
+    if has_label:
         user_options["label"] = "label"
     return _create_framed_recipe(fields, store_sample, user_options)
 
@@ -398,7 +423,7 @@ def _create_framed_recipe(
         fields,
         store_sample,
         lambda sample: containers.encode_record(sample.parts[0][1]),
-        {"check": "all"},
+        {"format": "tfrecord", "check": "all"},
         user_options=user_options,
         has_label_file=has_label_file,
     )
@@ -414,6 +439,11 @@ def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> Encodi
     row_bytes = index.row_bytes[[candidate.name for candidate in index.fields].index(only.name)]
     if only.shape is None and row_bytes is None:
         raise UsageError(f"field {only.name!r} has samples of different lengths: write tar or lmdb")
+    return make_records_recipe(only, row_bytes, index.label_column is not None)
+
+
+def make_records_recipe(only: Field, row_bytes: int | None, has_label_file: bool) -> EncodingRecipe:
+    """Return the recipe of records of one field; `row_bytes` if it has no shape."""
     read_options: dict[str, Any] = {"format": "records", "extensions": ["bin"]}
     if only.shape is None or is_raw(only):
         read_options["record_bytes"] = only.nbytes or row_bytes
@@ -422,12 +452,12 @@ def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> Encodi
 
     return EncodingRecipe(
         SUFFIXES["records"],
-        fields,
+        (only,),
         _store_bytes,
         lambda sample: [sample.parts[0][1]],
         read_options,
         user_options=read_options,
-        has_label_file=index.label_column is not None,
+        has_label_file=has_label_file,
     )
 
 
@@ -473,7 +503,7 @@ def _create_lmdb_recipe(
         fields,
         store_sample,
         lambda sample: [],  # LMDB is written as a whole
-        {"exclude": []},
+        {"format": "lmdb", "exclude": []},
         user_options={"datum": True} if as_datum else {},
         has_keys=True,
         has_label_file=has_label_file,

@@ -30,6 +30,7 @@ from .manifest import (
     Converted,
     lock_folder,
     mismatch_error,
+    read_digests,
 )
 
 _PAGE = 4096
@@ -170,7 +171,7 @@ class LmdbConversion(Conversion):
         """Read everything back and compare. Returns the position of each entry, or None if the
         entries, which are in order of keys, are also in the order of writing."""
         written = np.fromfile(os.path.join(folder, DIGESTS), _DIGEST)
-        digests = np.frombuffer(b"".join(self.read_back(folder, self.count)), _DIGEST)
+        digests = np.frombuffer(b"".join(read_digests(self.recipe, folder, self.count)), _DIGEST)
         positions = None
         if self.options["keys"] == "names":
             by_digest = np.argsort(written, order=_DIGEST.names)

@@ -255,23 +255,25 @@ class Conversion:
             written,
         )
 
-    # -- comparing -----------------------------------------------------------------------------
 
-    def open_written(self, path: str | Sequence[str]) -> Dataset:
-        """Open written files with penstock's own reader."""
-        options = {"format": self.options["to"], **self.recipe.read_options}
-        return open_dataset(path, index="memory", **options)
+# -- comparing -------------------------------------------------------------------------------------
 
-    def read_back(self, path: str, count: int) -> Iterator[bytes]:
-        """Yield the digest of each sample of a written file that must have `count` samples."""
-        opened = self.open_written(path)
-        if len(opened) != count:
-            raise mismatch_error(path, f"it has {len(opened):,} of {count:,} samples")
-        size = choose_batch_size(opened)
-        with Loader(opened, size, shuffle="none", rank=0, world_size=1) as loader:
-            for batch in loader:
-                for sample in self.recipe.read_back(opened.index, batch):
-                    yield sample.digest()
+
+def open_written(recipe: EncodingRecipe, path: str | Sequence[str]) -> Dataset:
+    """Open written files with penstock's own reader."""
+    return open_dataset(path, index="memory", **recipe.read_options)
+
+
+def read_digests(recipe: EncodingRecipe, path: str, count: int) -> Iterator[bytes]:
+    """Yield the digest of each sample of a written file that must have `count` samples."""
+    opened = open_written(recipe, path)
+    if len(opened) != count:
+        raise mismatch_error(path, f"it has {len(opened):,} of {count:,} samples")
+    size = choose_batch_size(opened)
+    with Loader(opened, size, shuffle="none", rank=0, world_size=1) as loader:
+        for batch in loader:
+            for sample in recipe.read_back(opened.index, batch):
+                yield sample.digest()
 
 
 def choose_batch_size(source: Dataset) -> int:

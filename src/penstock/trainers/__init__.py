@@ -1,9 +1,9 @@
 """Adapters: penstock's loaders in the form that a trainer or framework calls.
 
-Each module is named by the library it serves, and is `penstock.<name>` for users; what `ray_data`
-has is in `penstock.ray`. It imports that library when it is used, never before: the face hands
-modules out lazily. An adapter translates arguments, batches and states; order, place and reading
-are the loader's.
+Each module is named by the library it serves, and is `penstock.<name>` for users; what `ray_data`,
+`ray_source` and `ray_sink` have is in `penstock.ray`. It imports that library when it is used,
+never before: the face hands modules out lazily. An adapter translates arguments, batches and
+states; order, place and reading are the loader's.
 """
 
 from __future__ import annotations

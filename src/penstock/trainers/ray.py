@@ -1,32 +1,25 @@
-"""Ray: data sets and the state of loaders for Ray Train, and a source for Ray Data."""
+"""Ray: data sets and the state of loaders for Ray Train; a source and a sink for Ray Data."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-import ray.data
 import ray.train
-from ray.data.block import Block, BlockAccessor, BlockMetadata
 
-from ..dataset.dataset import Dataset
-from ..dataset.dataset import open as open_dataset
-from ..dataset.fields import Ragged
+from ..arguments import check_function, check_whole
 from ..errors import UsageError
-from ..loader.batch import BatchReader
 from ..loader.epoch import check_loader
 from .ray_data import RayData, RayDataConfig
+from .ray_sink import RaySink
+from .ray_source import RaySource
+
+Batch = TypeVar("Batch")
 
 _file_name = "penstock_loader.json"
-_block_bytes = 32 << 20
-"""Bytes of samples that a block has, about."""
 
 
 def report(metrics: Mapping[str, Any], loader: Any, folder: str | os.PathLike[str]) -> None:
@@ -60,59 +53,38 @@ def restore(loader: Any) -> bool:
     return True
 
 
-class DataSource(ray.data.Datasource):
-    """Samples of a data set for Ray Data: `ray.data.read_datasource(penstock.ray.Source(path))`.
+def save_when_preempted(
+    batches: Iterable[Batch], save: Callable[[], object], *, every: int = 1
+) -> Iterator[Batch]:
+    """Yield the batches; call `save` when Ray says that a node will be taken away.
 
-    path, options:  as for `penstock.open`.
+    batches:  of this worker: `shard.iter_torch_batches()`, or a loader.
+    save:     a function that saves the model and calls `report`. All workers call it after the
+              same step, once for each warning in each epoch.
+    every:    steps from one question to the next whether there is a warning. Workers wait for each
+              other then.
 
-    A row has the fields of a sample, its "label" where known, and "__id__", its number. Each task
-    reads a stretch of neighbours. Ray Data has no position that a run could be resumed at.
+    Train V1 has no warnings: the batches alone.
     """
-
-    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        super().__init__()
-        self._dataset = open_dataset(path, **options)
-
-    def estimate_inmemory_data_size(self) -> int:
-        """Return the bytes of all samples."""
-        return self._dataset.index.total_bytes
-
-    def get_read_tasks(
-        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
-    ) -> list[ray.data.ReadTask]:
-        """Return tasks that read a stretch each."""
-        count, mean_bytes = len(self._dataset), self._dataset.index.mean_bytes
-        task_count = max(1, min(parallelism, count))
-        tasks = []
-        for task in range(task_count):
-            first, end = count * task // task_count, count * (task + 1) // task_count
-            metadata = BlockMetadata(end - first, int((end - first) * mean_bytes), None, None)
-            read = functools.partial(_read_blocks, self._dataset, first, end)
-            tasks.append(ray.data.ReadTask(read, metadata, per_task_row_limit=per_task_row_limit))
-        return tasks
+    check_whole("every", every)
+    check_function("save", save, "a function without arguments")
+    return _save_when_preempted(batches, save, every)
 
 
-def _read_blocks(dataset: Dataset, first: int, end: int) -> Iterator[Block]:
-    rows = max(1, int(_block_bytes / max(1.0, dataset.index.mean_bytes)))
-    with contextlib.closing(BatchReader(dataset.index)) as reader:
-        for begin in range(first, end, rows):
-            ids = np.arange(begin, min(begin + rows, end), dtype=np.uint64)
-            batch = reader.read(ids)
-            columns = {name: _make_column(batch[name]) for name in batch}
-            yield BlockAccessor.batch_to_block(columns | {"__id__": ids.astype(np.int64)})
-
-
-def _make_column(rows: Any) -> Any:
-    if not isinstance(rows, Ragged):
-        return rows
-    if isinstance(rows.values, Ragged):
-        elements = _make_column(rows.values)
-        ends = rows.offsets.tolist()
-        return [elements[first:end] for first, end in itertools.pairwise(ends)]
-    is_bytes = rows.values.dtype == np.uint8 and rows.values.ndim == 1
-    return [row.tobytes() if is_bytes else row.tolist() for row in rows]
+def _save_when_preempted(
+    batches: Iterable[Batch], save: Callable[[], object], every: int
+) -> Iterator[Batch]:
+    ask = getattr(ray.train, "get_preemption_info", lambda: None)
+    saved = None
+    for step, batch in enumerate(batches, 1):
+        yield batch
+        warning = None if step % every else ask()
+        if warning is not None and warning != saved:
+            saved = warning
+            save()
 
 
 Data = RayData
 DataConfig = RayDataConfig
-Source = DataSource
+Datasink = RaySink
+Source = RaySource
