@@ -513,18 +513,24 @@ def test_trainjob(shared: Path, losses: dict[str, float]) -> None:
 # -- Slurm -----------------------------------------------------------------------------------------
 
 SRUN = """#!{python}
-# What srun does on one host: a process a task, which get the signals of the step.
-import os, signal, subprocess, sys
-words = [word for word in sys.argv[1:]]
-while words[0].startswith("-"):
-    words.pop(0)
+# What srun does on one host: a process a task, which get the signals of the step. Here a bad exit
+# ends the others where --kill-on-bad-exit=1 is given.
+import itertools, os, signal, subprocess, sys
+options = list(itertools.takewhile(lambda word: word.startswith("--"), sys.argv[1:]))
+words = sys.argv[1 + len(options):]
 tasks = [
     subprocess.Popen(words, env={{**os.environ, "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)}})
     for i in range(int(os.environ["SLURM_NTASKS"]))
 ]
 signal.signal(signal.SIGUSR1, lambda *_: [task.send_signal(signal.SIGUSR1) for task in tasks])
 open(os.environ["SRUN_PID"], "w").write(str(os.getpid()))
-sys.exit(max(task.wait() for task in tasks))
+codes = []
+for _ in tasks:
+    codes.append(os.waitstatus_to_exitcode(os.wait()[1]) % 256)
+    if codes[-1] and "--kill-on-bad-exit=1" in options:
+        for task in tasks:
+            task.terminate()
+sys.exit(max(codes))
 """
 SCONTROL = """#!/bin/sh
 case $1 in
