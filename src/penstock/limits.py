@@ -119,6 +119,13 @@ scan_threads = 16
 header_bytes_max = 1 * MIB
 """Longest header of a container that is parsed; a longer one is treated as damage."""
 
+film_frames_max = 1 << 22
+"""Most frames of a film: 38 hours at 30 a second."""
+film_table_bytes_max = 8 * film_frames_max
+"""Largest table in the header of a film: those of times have 8 bytes a frame."""
+film_boxes_max = 1 << 18
+"""Most boxes of a film: a fragment has some eight."""
+
 sandbox_silent_s = 120
 """Longest time that a library in another process may work on a file without reading any of it."""
 sandbox_memory_fraction = 0.25
@@ -142,6 +149,9 @@ decoded_chunk_bytes_max = 4096 * MIB
 """Most bytes that a compressed chunk may claim to decode to; more counts as damage."""
 undeclared_chunk_bytes_max = 1024 * MIB
 """Most bytes that a chunk may decode to if nothing but itself says its size (LitData's)."""
+
+idle_decoders_max = 32
+"""Decoders of films that a process keeps for the next group of pictures."""
 
 line_chunk_bytes = 256 << 10
 """Bytes of text from which on frames of compressed lines are no longer joined to one chunk."""

@@ -28,7 +28,7 @@ from ..errors import LimitError, UsageError
 from ..extent import Int
 from ..index.concat import split_by_part
 from ..index.fields import SUMS_FIELD, Field
-from ..index.layout import Boxes, Windows
+from ..index.layout import Boxes, Windowed
 from ..index.sidecar import list_saved_paths, own_folder
 from ..index.table import Index
 from ..index.vocabulary import set_vocabulary
@@ -418,8 +418,11 @@ class Dataset:
         numbers = check_words(ids, self.index.count, "sample").reshape(-1).view(np.int64)
         names = [field.name for field in self.index.fields]
         named = dict(zip(names, self.index.layouts, strict=True))
-        if isinstance(layout := named.get(field or names[0]), Boxes | Windows):
+        layout = named.get(field or names[0])
+        if isinstance(layout, Boxes):
             return layout.grid.name_origins(numbers)
+        if isinstance(layout, Windowed):
+            return layout.name_origins(numbers)
         raise UsageError(f"{self.path}: {field or names[0]!r} has no windows: open it with window=")
 
     @functools.cached_property

@@ -26,7 +26,7 @@ from ..index.concat import JointChunks, split_by_part
 from ..index.fields import SUMS_FIELD, Field, Scaling, find_damaged
 from ..index.formats.jsonl import build_line_error
 from ..index.json_fields import JsonFields, LineError
-from ..index.layout import Boxes, Chunked, Windows
+from ..index.layout import Boxes, Chunked, Windowed, Windows
 from ..index.nested import NestedError, unpack_rows
 from ..index.table import Index
 from ..index.vocabulary import find_foreign_token
@@ -401,13 +401,14 @@ def _decode_rows(
             buffer[places.base + places.bounds[k] : places.base + places.bounds[k + 1]].data,
             lengths[k].tolist(),
             int(row_counts[k]),
+            layout.describe_inside(int(chunk)),
         )
         for k, chunk in enumerate(places.number)
     ]
     try:
         codec = field.codec
         rows: _Rows
-        if isinstance(layout, Windows):
+        if isinstance(layout, Windowed):
             assert decode_of_windows is not None
             rows = decode_of_windows(layout, read, places)
         else:

@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from ..engine.threads import ThreadPool
 from ..errors import UsageError
+from ..extent import Int
 from ..index import codecs
 from ..index.fields import Field
-from ..index.layout import Layout, Windows
+from ..index.layout import Layout, Windowed
 from ..plan.batch_layout import FieldChunks
 from ..plan.chunk_plan import FieldWork, Use
 from ..plan.steps import StepPlan
@@ -80,15 +81,25 @@ class KeptChunks:
                 self._next_step = planned.step + 1
                 self._turn.notify_all()
 
-    def keep(self, layouts: Sequence[Layout], work: FieldWork, chunk: int, decoded: Array) -> None:
-        """Keep what is planned of a decoded chunk."""
+    def keep(
+        self,
+        layouts: Sequence[Layout],
+        work: FieldWork,
+        chunk: int,
+        decoded: Array,
+        rows: Int | None,
+    ) -> None:
+        """Keep what is planned of a decoded chunk.
+
+        rows:  those that were decoded; None: all.
+        """
         pieces: dict[Use, tuple[Any, Array]] = {}
         cuts = work.cuts.get(chunk, ())
         for field in {use.field for use in cuts}:
             uses, layout = [use for use in cuts if use.field == field], layouts[field]
-            assert isinstance(layout, Windows)
-            origins = layout.grid.find_origins(np.array([use.window for use in uses]))
-            for use, (into, taken) in zip(uses, layout.overlap(chunk, origins), strict=True):
+            assert isinstance(layout, Windowed)
+            places = layout.find_places(np.array([use.window for use in uses]))
+            for use, (into, taken) in zip(uses, layout.overlap(chunk, places, rows), strict=True):
                 pieces[use] = into, decoded[taken].copy()
         with self._turn:
             if self._is_given_up:
@@ -114,7 +125,7 @@ class KeptChunks:
 def decode_windows(
     field: Field,
     layouts: Sequence[Layout],
-    layout: Windows,
+    layout: Windowed,
     chunks: Sequence[codecs.CompressedChunk],
     places: FieldChunks,
     kept: KeptChunks | None,
@@ -130,24 +141,42 @@ def decode_windows(
     codec, work, windows, pair = field.codec, places.work, places.row, places.pair
     assert codec is not None
     assert pair is not None
-    samples = np.empty((len(windows), *layout.grid.size), field.dtype)
-    origins = layout.grid.find_origins(windows)
+    at = layout.find_places(windows)
+    samples: Array | None = None
+    lock = threading.Lock()
     order = np.argsort(places.chunk, kind="stable")
     edges = np.searchsorted(places.chunk[order], np.arange(len(chunks) + 1)).tolist()
 
-    def gather(chunk: int, decoded: Array, rows: Any) -> None:
-        layout.gather(chunk, decoded, origins[rows], [samples[row] for row in rows])
+    def make_samples() -> Array:
+        """Make the memory of the samples, once a chunk has the shape that its index says."""
+        nonlocal samples
+        with lock:
+            if samples is None:
+                samples = np.empty((len(windows), *layout.window_shape), field.dtype)
+            return samples
+
+    def gather(chunk: int, decoded: Array, rows: Int | None, wanted: Any) -> None:
+        made = make_samples()
+        layout.gather(chunk, decoded, at[wanted], rows, [made[row] for row in wanted])
 
     def decode(number: int) -> None:
         compressed = chunks[number]
-        owner = (layout.chunks,) if kept is None else None
+        wanted = pair[order[edges[number] : edges[number + 1]]]
+        rows = None
+        if work is None or compressed.number not in work.keep:
+            later = work.cuts.get(compressed.number, ()) if work is not None else ()
+            needs = np.array([use.window for use in later], np.int64)
+            rows = layout.list_rows(compressed.number, np.append(windows[wanted], needs))
+        owner = (layout.chunks,) if kept is None and rows is None else None
+        compressed = compressed._replace(rows=rows)
         decoded = codecs.decode_chunk(codec.name, codec.options, compressed, owner)
-        shape = (compressed.samples, *layout.find_shape(compressed.number))
+        count = compressed.samples if rows is None else len(rows)
+        shape = (count, *layout.find_shape(compressed.number))
         if not isinstance(decoded, np.ndarray) or decoded.shape != shape:
             raise ValueError(f"a chunk is not {shape} of {field.dtype} after decoding")
-        gather(compressed.number, decoded, pair[order[edges[number] : edges[number + 1]]])
+        gather(compressed.number, decoded, rows, wanted)
         if kept is not None and work is not None:
-            kept.keep(layouts, work, compressed.number, decoded)
+            kept.keep(layouts, work, compressed.number, decoded, rows)
 
     tasks = [partial(decode, number) for number in range(len(chunks))]
     is_missing = False
@@ -160,13 +189,13 @@ def decode_windows(
             if whole is None:
                 is_missing = True
             else:
-                tasks.append(partial(gather, chunk, whole, rows))
+                tasks.append(partial(gather, chunk, whole, None, rows))
         for use in work.pieces:
             into, values = kept.pieces.pop(use, (None, None))
             if values is None:
                 is_missing = True
             else:
-                samples[use.row][into] = values
+                make_samples()[use.row][into] = values
     threads = min(len(tasks), len(os.sched_getaffinity(0)))
     if threads < 2:
         for task in tasks:
@@ -177,4 +206,4 @@ def decode_windows(
                 pass
     if is_missing:  # only now: later steps count on the chunks of this one
         raise MissingPieceError
-    return samples
+    return make_samples()

@@ -187,6 +187,10 @@ def rebuild_attribute(
     if "window" in described:
         grid = WindowGrid.rebuild(described["window"], FileGrids.rebuild(prefix, sections))
         return WindowMask.make(str(described["name"]), grid)
+    if "clips" in described:
+        from .clips import ClipTimes
+
+        return ClipTimes.rebuild(described, sections)
     dtype, kind = np.dtype(str(described["dtype"])), described["kind"]
     shape = tuple(int(n) for n in described["shape"])
     ends = sections.get(f"{prefix}.ends")

@@ -19,7 +19,7 @@ from ..extent import Extents, Files, Int
 from .attributes import Attribute
 from .fields import SUMS_FIELD, Codec, Field
 from .json_fields import Column
-from .layout import Chunked, Fixed, Layout, Windows
+from .layout import Chunked, Fixed, Layout, Windowed
 from .table import Index, Samples
 from .windows import Columns
 
@@ -261,7 +261,7 @@ def _join_field(
     if any(field.scaling is not None for field in fields):
         raise UsageError(f"field {fields[0].name!r} is normalised: mix data opened without it")
     if any(field.made_shape is not None for field in fields) or any(
-        isinstance(layout, Windows) for layout in layouts
+        isinstance(layout, Windowed) for layout in layouts
     ):
         what = f"field {fields[0].name!r} is windows that are decoded or padded, not mixed yet"
         raise UsageError(f"{what}: give each its own loader, or whole windows of plain arrays")

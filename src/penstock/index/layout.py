@@ -1,20 +1,21 @@
-"""Layouts: the place of each sample of one field. Six kinds have one interface.
+"""Layouts: the place of each sample of one field. Kinds have one interface.
 
     Fixed     records of one size: arithmetic, no memory.
     RowTable  one extent a sample.
     Pieces    several extents a sample, laid end to end.
     Boxes     the same by arithmetic: windows of an array (see `windows`).
     Chunked   samples inside compressed chunks, to be decoded first.
-    Windows   windows of an array in chunks, of which each meets several.
+    Windowed  samples that meet several chunks each: windows of an array, or clips (see `clips`).
 
 A *unit* is read as a whole: a sample, or a compressed chunk of many samples. All layouts give the
-bytes and the extents of units. Only for `Chunked` and `Windows` are units not the samples.
+bytes and the extents of units. Only for `Chunked` and `Windowed` are units not the samples.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -312,6 +313,10 @@ class Chunked:
         chunk = np.searchsorted(self.first, samples, side="right") - 1
         return chunk, samples - self.first.take(chunk)
 
+    def describe_inside(self, chunk: int) -> Mapping[str, Any]:
+        """Describe the inside of a compressed chunk, for codecs that have to know of it."""
+        return {}
+
     def described(self) -> Description:
         return {"record_bytes": None, "chunks": self.chunks.described()}
 
@@ -326,8 +331,85 @@ class Chunked:
         return self.chunks.flaw(files)
 
 
+class Windowed(Chunked, ABC):
+    """Samples of one shape that have something of several compressed chunks each."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def window_shape(self) -> tuple[int, ...]:
+        """Shape of a sample."""
+
+    @property
+    @abstractmethod
+    def chunk_elements(self) -> int:
+        """Most elements of a chunk."""
+
+    @property
+    @abstractmethod
+    def mean_bytes(self) -> float:
+        """Bytes of the chunks that a window meets, on average."""
+
+    @property
+    def chunk_samples(self) -> Int:
+        """Windows of each chunk, about as many in all as there are."""
+        cells = self.chunks.count
+        return np.full(cells, max(1, self.count // cells), np.int64)
+
+    @abstractmethod
+    def find_shape(self, chunk: int) -> tuple[int, ...]:
+        """Return the shape of a chunk, without its first axis."""
+
+    @abstractmethod
+    def count_neighbours(self, elements: int) -> int:
+        """Count the windows in a row that lie in a part of the data of about so many elements:
+        blocks of them decode few chunks but their own."""
+
+    @abstractmethod
+    def find_places(self, windows: Int) -> Int:
+        """Return where windows are, a row each; `overlap` takes such rows."""
+
+    @abstractmethod
+    def name_origins(self, windows: Int) -> dict[str, Int]:
+        """Return where windows start, by the names of axes."""
+
+    @abstractmethod
+    def find_pairs(self, samples: Int) -> tuple[Int, Int]:
+        """Find the chunks that windows meet: the place of each window in `samples`, and a chunk;
+        in this order."""
+
+    @abstractmethod
+    def measure_pieces(self, samples: Int, chunks: Int) -> Int:
+        """Count the elements that windows have of chunks that they meet."""
+
+    @abstractmethod
+    def list_rows(self, chunk: int, windows: Int) -> Int | None:
+        """List the rows of a chunk that windows need; None if all are decoded at once."""
+
+    @abstractmethod
+    def overlap(self, chunk: int, places: Int, rows: Int | None) -> Iterator[tuple[Any, Any]]:
+        """Yield what windows have of a chunk: the place in the window, and the one in the chunk.
+
+        rows:  the rows of the chunk that were decoded, if not all.
+        """
+
+    def gather(
+        self, chunk: int, decoded: npt.NDArray[Any], places: Int, rows: Int | None, windows: Any
+    ) -> None:
+        """Copy a decoded chunk into the windows that meet it, given as one array each."""
+        pairs = self.overlap(chunk, places, rows)
+        for window, (into, taken) in zip(windows, pairs, strict=True):
+            window[into] = decoded[taken]
+
+    def find_chunks(self, samples: Int) -> tuple[Int, Int]:
+        """Find the first chunk that each window meets; and return the windows' numbers."""
+        pair, chunk = self.find_pairs(samples)
+        return chunk[np.searchsorted(pair, np.arange(len(samples)))], samples
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Windows(Chunked):
+class Windows(Windowed):
     """Windows of an array in chunks, each of which is decoded by itself.
 
     first:   int64, number of the first row of each row of chunks; the last is the number of rows.
@@ -368,28 +450,26 @@ class Windows(Chunked):
         return self.in_files[files], self.cells[files], self.base[files]
 
     def find_shape(self, chunk: int) -> tuple[int, ...]:
-        """Return the shape of a chunk, without its first axis."""
         if self.in_files is None:
             return self.chunk[1:]
         file = np.searchsorted(self.base, chunk, side="right") - 1
         return tuple(self.in_files[file, 1:].tolist())
 
     @property
+    def window_shape(self) -> tuple[int, ...]:
+        return self.grid.size
+
+    @property
+    def chunk_elements(self) -> int:
+        return math.prod(self.chunk)
+
+    @property
     def mean_bytes(self) -> float:
-        """Bytes of the chunks that a window meets, on average."""
         pairs = zip(self.grid.size, self.chunk, strict=True)
         met = math.prod((size - 1) / step + 1 for size, step in pairs)
         return met * self.chunks.total_bytes / max(1, self.chunks.count)
 
-    @property
-    def chunk_samples(self) -> Int:
-        """Windows of each chunk, about as many in all as there are."""
-        cells = self.chunks.count
-        return np.full(cells, max(1, self.count // cells), np.int64)
-
     def count_neighbours(self, elements: int) -> int:
-        """Count the windows in a row that lie in a part of the array of about so many elements:
-        blocks of them decode few chunks but their own."""
         grid, windows = self.grid, 1
         extent = list(grid.size)
         for axis in reversed(range(len(extent))):
@@ -408,14 +488,16 @@ class Windows(Chunked):
         rows: Int = np.diff(self.first).take(chunks // math.prod(self.cells[1:].tolist()))
         return rows
 
-    def find_chunks(self, samples: Int) -> tuple[Int, Int]:
-        """Find the first chunk that each window meets; and return the windows' numbers."""
-        pair, chunk = self.find_pairs(samples)
-        return chunk[np.searchsorted(pair, np.arange(len(samples)))], samples
+    def find_places(self, windows: Int) -> Int:
+        return self.grid.find_origins(windows)
+
+    def name_origins(self, windows: Int) -> dict[str, Int]:
+        return self.grid.name_origins(windows)
+
+    def list_rows(self, chunk: int, windows: Int) -> None:
+        return None
 
     def find_pairs(self, samples: Int) -> tuple[Int, Int]:
-        """Find the chunks that windows meet: the place of each window in `samples`, and a chunk;
-        in this order."""
         origins, shapes = self.grid.find_origins(samples), self.grid.find_shapes(samples)
         sizes, cells, base = self._take_cells(origins[:, 0])
         chunk = np.zeros((len(samples), 1), np.int64) + np.reshape(base, (-1, 1))
@@ -484,7 +566,6 @@ class Windows(Chunked):
         return self.chunks.flaw(files)
 
     def measure_pieces(self, samples: Int, chunks: Int) -> Int:
-        """Count the elements that windows have of chunks that they meet."""
         low, elements = self.grid.find_origins(samples), np.ones(len(samples), np.int64)
         shapes, (sizes, cells, base) = self.grid.find_shapes(samples), self._take_cells(low[:, 0])
         place = chunks - base
@@ -502,20 +583,9 @@ class Windows(Chunked):
             elements *= np.maximum(high - np.maximum(low[:, axis], start), 0)
         return elements
 
-    def gather(self, place: int, decoded: npt.NDArray[Any], origins: Int, rows: Any) -> None:
-        """Copy a decoded chunk into the windows that meet it.
-
-        place:    the chunk's number.
-        origins:  of these windows.
-        rows:     the windows, as one array each.
-        """
-        for row, (into, taken) in zip(rows, self.overlap(place, origins), strict=True):
-            row[into] = decoded[taken]
-
-    def overlap(self, place: int, origins: Int) -> Iterator[tuple[Any, Any]]:
-        """Yield what windows have of a chunk: the place in the window, and the one in the chunk."""
-        box = list(zip(self.grid.size, *self.find_box(place), strict=True))
-        for origin in origins.tolist():
+    def overlap(self, chunk: int, places: Int, rows: Int | None) -> Iterator[tuple[Any, Any]]:
+        box = list(zip(self.grid.size, *self.find_box(chunk), strict=True))
+        for origin in places.tolist():
             into, taken = [], []
             for low, (size, begin, end) in zip(origin, box, strict=True):
                 first = max(low, begin)
@@ -562,6 +632,12 @@ def rebuild_layout(
         chunks = rebuild_layout(described["chunks"], prefix, sections, files)
         assert isinstance(chunks, RowTable | Pieces)
         first = get(f"{prefix}.chunks.first", np.int64)
+        if "clips" in described or "films" in described:
+            from . import clips
+
+            if "films" in described:
+                return clips.Films.rebuild(prefix, sections, Chunked(first, chunks))
+            return clips.Clips.rebuild(described, prefix, sections, Chunked(first, chunks))
         if (windows := described.get("windows")) is None:
             return Chunked(first, chunks)
         chunk, in_files = tuple(map(int, described["chunk"])), None

@@ -33,7 +33,7 @@ MAGIC = b"\x93PENSTK\n"
 VERSION = 3
 _PRELUDE = struct.Struct("<8sIIQQ")  # magic, version, crc32 of the rest, header bytes, file bytes
 _ALIGN = 64
-_DTYPES = ("|u1", "<i4", "<u4", "<i8")
+_DTYPES = ("|u1", "<i2", "<i4", "<u4", "<i8")
 
 
 def list_saved_paths(path: str, kind: str = "", *, beside: bool | None = None) -> list[str]:

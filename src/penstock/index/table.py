@@ -26,6 +26,7 @@ from ..errors import FormatError, UsageError
 from ..extent import Extents, Files, Int, Names
 from . import sidecar
 from .attributes import Attribute, rebuild_attribute
+from .clips import Clips
 from .fields import SUMS_FIELD, Codec, Field
 from .layout import (
     Boxes,
@@ -34,6 +35,7 @@ from .layout import (
     Layout,
     Pieces,
     RowTable,
+    Windowed,
     Windows,
     rebuild_layout,
 )
@@ -158,7 +160,7 @@ class Index:
         """Bytes of a sample, on average."""
         return sum(
             layout.mean_bytes
-            if isinstance(layout, Boxes | Windows)
+            if isinstance(layout, Boxes | Windowed)
             else layout.total_bytes / max(1, layout.count)
             for layout in self.layouts
         )
@@ -223,6 +225,9 @@ class Index:
         elif isinstance(layout, Boxes | Windows) and layout.grid.files and self.format != "zarr":
             file = layout.grid.find_files(at)
             number = at - layout.grid.files.first[file]
+        elif isinstance(layout, Clips):
+            file = layout.cut.find_films(at)
+            number = at - layout.cut.first[file]
         else:
             return [f"{self.format}#{sample}" for sample in at.tolist()]
         # Few files, many samples of each: every name is made once.
@@ -235,7 +240,7 @@ class Index:
 
         The files of a Zarr array are its chunks.
         """
-        has_own = self.names is not None or isinstance(self.layouts[0], Fixed | RowTable)
+        has_own = self.names is not None or isinstance(self.layouts[0], Fixed | RowTable | Clips)
         return not has_own and len(self.files) > 1 and self.format != "zarr"
 
     def where(self, sample: int, field: int = 0) -> str:
@@ -245,6 +250,8 @@ class Index:
         if isinstance(layout, Chunked):
             at, row = layout.find_chunks(at)
             within = f", unpacked: row {row[0]}"
+            if isinstance(layout, Clips):
+                within = f", clip {self.key(sample).rpartition('#')[2]}"
         extents, _ = layout.pieces(at)
         if not len(extents.file):
             return f"{self.files.path(0)} (an empty sample)"
@@ -331,7 +338,7 @@ def _hash_identity(index: Index) -> str:
             state.update(f"text:{field.text};".encode())
         if field.made_shape is not None:
             state.update(f"made:{field.made_shape};".encode())
-        if isinstance(layout, Boxes | Windows):
+        if isinstance(layout, Boxes | Windowed):
             state.update(json.dumps(layout.described(), sort_keys=True).encode())
         for name, values in layout.sections("", index.files).items():
             _absorb(state, name, values)
@@ -549,6 +556,8 @@ def _find_flaw(index: Index, count: int) -> str | None:
             fits &= len(grid.fill) in ((0, 2 * field.dtype.itemsize) if made is not None else (0,))
             if not fits or (made is not None and math.prod(made) != math.prod(grid.size)):
                 return f"field {field.name!r} is not of the shape of its windows"
+        elif isinstance(layout, Clips) and shape != layout.window_shape:
+            return f"field {field.name!r} is not of the shape of its clips"
         elif made is not None:
             return f"field {field.name!r} has no windows"
     return None

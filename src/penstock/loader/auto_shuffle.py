@@ -22,7 +22,7 @@ from ..dataset.sample import choose_gap, kept_decoded_bytes
 from ..engine.host import ProbeResult
 from ..engine.open import open_engine
 from ..errors import UsageError
-from ..index.layout import Chunked, Windows
+from ..index.layout import Chunked, Windowed
 from ..index.read_cost import measure_cost, summarize_cost
 from ..order.order import Order, Ordering, Shuffle, parse_shuffle
 from ..order.shuffling import (
@@ -132,7 +132,7 @@ def choose_shuffle(
     index = dataset.index
     one_in = index.count / max(1, len(dataset))  # samples of which one is selected
     chunked = [layout for layout in index.layouts if isinstance(layout, Chunked)]
-    if any(isinstance(layout, Windows) for layout in chunked):
+    if any(isinstance(layout, Windowed) for layout in chunked):
         return _choose_window_blocks(dataset, budget, global_batch, world_size), None
     if chunked:
         block = max(1, int(float(np.median(chunked[0].chunk_samples)) / one_in))
@@ -177,7 +177,7 @@ def _choose_window_blocks(
     fields = {
         id(layout.chunks): (layout, field.dtype.itemsize)
         for layout, field in zip(index.layouts, index.fields, strict=True)
-        if isinstance(layout, Windows)
+        if isinstance(layout, Windowed)
     }
     count = dataset.samples_per_epoch
     chunks = (

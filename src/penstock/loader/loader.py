@@ -27,7 +27,7 @@ from ..engine.protocol import ReadingEngine
 from ..engine.storage_queue import PROCESS_QUEUE
 from ..engine.threads import make_turn
 from ..errors import UsageError
-from ..index.layout import Chunked, Windows
+from ..index.layout import Chunked, Windowed
 from ..meter import Counters, Meter
 from ..order.order import Shuffle
 from ..order.packed_order import PackedOrder
@@ -194,7 +194,7 @@ class Loader(PositionedLoader):
         self._decode = decode
         self._row_counts = DecodedCounts()
         self._draw_watch = DrawWatch()
-        self._has_windows = any(isinstance(layout, Windows) for layout in dataset.index.layouts)
+        self._has_windows = any(isinstance(layout, Windowed) for layout in dataset.index.layouts)
         self._kept: KeptChunks | None = None  # of windows, by the last iterator
         # Without `decode`, lines and texts are parsed to fields in the same threads, windows are
         # decoded there, and rows laid out.

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..errors import DataError
 from ..extent import Extents, Int, Placed, interleave, make_tuples
 from ..index.fields import Field
-from ..index.layout import Chunked, Layout, Windows
+from ..index.layout import Chunked, Layout, Windowed
 from ..order.packed_order import RowPieces
 from .chunk_plan import FieldWork, Works
 
@@ -236,7 +236,7 @@ def _place_chunks(
     steps = list(itertools.pairwise(bounds.tolist()))
     shares: list[Int | None] = [None] * len(steps)
     step_works: list[FieldWork | None] = [None] * len(steps)
-    if isinstance(layout, Windows):
+    if isinstance(layout, Windowed):
         row = samples
         if works is not None:
             step_works = [work[number] for work in works]

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from .. import limits
 from ..extent import Int
 from ..index.fields import Field
-from ..index.layout import Layout, Windows
+from ..index.layout import Layout, Windowed
 
 _golden = (math.sqrt(5) - 1) / 2  # its multiples are spread evenly
 _ahead = 1.9  # bytes of pieces to come that are planned, for each byte of memory
@@ -100,9 +100,9 @@ class ChunkPlan:
         self._list_samples, self._steps = list_samples, steps
         self._next_step = self._next_listed = first_step
         self._decided: dict[int, dict[int, FieldWork]] = {}
-        groups: dict[int, dict[int, Windows]] = {}
+        groups: dict[int, dict[int, Windowed]] = {}
         for number, layout in enumerate(layouts):
-            if isinstance(layout, Windows):
+            if isinstance(layout, Windowed):
                 groups.setdefault(id(layout.chunks), {})[number] = layout
         self._arrays = []
         for group in groups.values():
@@ -155,10 +155,10 @@ class _ArrayPlan:
     fields:  the fields of its windows, by number: itself, and a target.
     """
 
-    def __init__(self, fields: dict[int, Windows], itemsize: int, wholes: Iterable[int]) -> None:
+    def __init__(self, fields: dict[int, Windowed], itemsize: int, wholes: Iterable[int]) -> None:
         layout = next(iter(fields.values()))
         self._fields, self._itemsize = fields, itemsize
-        self._chunk_bytes = math.prod(layout.chunk) * itemsize
+        self._chunk_bytes = layout.chunk_elements * itemsize
         self.total_bytes = self._chunk_bytes * layout.chunks.count
         self.room_bytes = 0
         self.sees_end = False

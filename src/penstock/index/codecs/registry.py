@@ -47,12 +47,16 @@ class CompressedChunk(NamedTuple):
     data:     its bytes, piece after piece.
     lengths:  bytes of each piece.
     samples:  number of samples that it must decode to.
+    inside:   what its layout knows of it and its codec has to.
+    rows:     the rows alone that are needed, for codecs of layouts that say so; None: all.
     """
 
     number: int
     data: memoryview
     lengths: Sequence[int]
     samples: int
+    inside: Mapping[str, Any] = {}
+    rows: npt.NDArray[np.int64] | None = None
 
     def pieces(self) -> list[memoryview]:
         """Cut the data into the bytes of each piece."""
@@ -81,6 +85,7 @@ CODECS: dict[str, Decoder] = {
     "arrow": partial(_decode_by, "arrow.decode"),
     "hdf5": partial(_decode_by, "chunked_arrays.decode_hdf5"),
     "lines": partial(_decode_by, "decompression.decode_lines"),
+    "film": partial(_decode_by, "film.decode"),
     "npz": partial(_decode_by, "chunked_arrays.decode_npz"),
     "litdata": partial(_decode_by, "decompression.decode_leaves"),
     "parquet": partial(_decode_by, "parquet.decode"),
@@ -233,8 +238,9 @@ def decode_chunk(
         except NullRow as error:
             error.chunk = compressed.number
             raise
-        if len(decoded) != compressed.samples:
-            raise ValueError(f"{len(decoded)} samples were decoded, not {compressed.samples}")
+        expected = compressed.samples if compressed.rows is None else len(compressed.rows)
+        if len(decoded) != expected:
+            raise ValueError(f"{len(decoded)} samples were decoded, not {expected}")
         if key is not None:
             RECENT.put(key, decoded)
     return decoded

@@ -32,6 +32,7 @@ _OTHER_NAMES = {
         "hdf5": "h5",
         "jsonl": "json ndjson",
         "mds": "streaming mosaic",
+        "mp4": "mov m4v video videos clips films",
         "npy": "numpy",
         "recordio": "mxnet",
         "records": "bin",
@@ -92,6 +93,8 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     # Flat tokens do not describe themselves; a cut file of llm.c must not pass for such.
     windows = bool({"window", "eos"} & options.keys()) and "dtype" in options and not sized
     geometry = bool(sized or "dtype" in options) and not windows
+    if "clips" in options:
+        return "mp4"
     if place.kind == "folder":
         if geometry or windows:
             return "tokens" if windows else "records"
@@ -180,7 +183,8 @@ def _detect_folder(
         name: format
         for name, format in formats.items()
         if format is not None and "folder" in FORMATS[format].kinds
-        if has_sample or format not in ("npy", "npz")  # else a tree, of files that are samples
+        # else a tree, of files that are samples
+        if has_sample or format not in ("npy", "npz", "mp4")
     }
     zarr = next((name for name in formats if ".zarr/" in name), None)
     if zarr is not None:

@@ -302,6 +302,13 @@ FORMATS: dict[str, Format] = {
             folder="zarr.is_array_or_group",
         ),
         Format(
+            "mp4",
+            "films (MP4, MOV): clips= of a few frames each, or each whole (decoding needs av)",
+            _ANYWHERE,
+            ("clips", "extensions"),
+            magic=tuple((4, kind) for kind in (b"ftyp", b"moov", b"wide", b"pnot")),
+        ),
+        Format(
             "parquet",
             "Parquet; a column is a field, decoded by row groups (needs pyarrow)",
             _ANYWHERE,

@@ -29,7 +29,7 @@ import numpy as np
 
 from ...engine.store import Listing, Store
 from ...errors import FormatError
-from ...extent import unseen
+from ...extent import Int, unseen
 from ..table import Index
 from . import splits
 from .shards import Scan, index_files
@@ -69,6 +69,17 @@ def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
         scan.choose_split(listing)
     if not extensions and (stray := _find_stray(listing)):
         raise FormatError(f"{listing.files.root} holds {stray}: give extensions= of samples")
+    classes, labels = label_folders(listing, wanted)
+    return index_files("tree", listing.files, listing.folders, classes, labels)
+
+
+def label_folders(
+    listing: Listing, wanted: tuple[str, ...] | None
+) -> tuple[tuple[str, ...] | None, Int | None]:
+    """Return the classes and each file's label, if every file is in a folder of a class.
+
+    wanted:  the splits that were asked for, whose names are no classes.
+    """
     classes = labels = None
     folders = listing.folders
     tops = [folders.name(folder).split("/", 1)[0] for folder in range(len(folders))]
@@ -87,7 +98,7 @@ def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
             said = f"{listing.files.root}: no samples in the class {classes[empty[0]]!r}"
             more = f" and {len(empty) - 1:,} others" * (len(empty) > 1)
             warnings.warn(f"{said}{more}: remove what is no class", RuntimeWarning, stacklevel=2)
-    return index_files("tree", listing.files, listing.folders, classes, labels)
+    return classes, labels
 
 
 # -- several kinds of files ------------------------------------------------------------------------

@@ -1,0 +1,481 @@
+"""Clips of films: a few frames each, a function of their number.
+
+The frames of all films are numbered one film after the other, in the sequence in which they are
+shown. No table of clips is made: of 10^9 of them an index is as small as of one.
+
+    FrameTimes   when frames are shown.
+    ClipCut      which frames each clip has.
+    Packets      which bytes are which frame, within each group of pictures.
+    Clips        the layout: windows over frames, whose compressed chunks are groups.
+    Films        the layout of whole films, each a compressed chunk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..extent import Files, Int
+from .attributes import Attribute
+from .layout import Chunked, Windowed
+from .windows import Columns, Description, take_column
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameTimes:
+    """Times of frames, in ticks of their films: frames at equal distances are one run.
+
+    films:  int64 (films + 1,), number of each film's first frame; the last is the count.
+    scale:  int64 (films,), ticks of a second.
+    end:    int64 (films,), tick at which the film's last frame ends.
+    first:  int64 (runs,), number of the frame at which a run begins; a run is of one film.
+    start, step:  int64 (runs,), the tick of that frame, and ticks from a frame to the next.
+    """
+
+    films: Int
+    scale: Int
+    end: Int
+    first: Int
+    start: Int
+    step: Int
+
+    def find_films(self, frames: Int) -> Int:
+        """Return the films of frames."""
+        films: Int = np.searchsorted(self.films, frames, side="right") - 1
+        return films
+
+    def find_ticks(self, frames: Int) -> Int:
+        """Return the ticks at which frames are shown."""
+        run = np.searchsorted(self.first, frames, side="right") - 1
+        ticks: Int = self.start[run] + (frames - self.first[run]) * self.step[run]
+        return ticks
+
+    def find_seconds(self, frames: Int) -> npt.NDArray[np.float64]:
+        """Return the times at which frames are shown, in seconds from their films' start."""
+        seconds: npt.NDArray[np.float64] = (
+            self.find_ticks(frames) / self.scale[self.find_films(frames)]
+        )
+        return seconds
+
+    def find_frames(self, films: Int, ticks: Int) -> Int:
+        """Return the frames that films show at these ticks: before the start the first one, behind
+        the end the last."""
+        low, high = self.films[films], self.films[films + 1] - 1
+        while (low < high).any():  # bisection, of all at once
+            middle = (low + high + 1) // 2
+            is_shown = self.find_ticks(middle) <= ticks
+            low, high = np.where(is_shown, middle, low), np.where(is_shown, high, middle - 1)
+        frames: Int = low
+        return frames
+
+    def sections(self, prefix: str) -> Columns:
+        return {f"{prefix}.{name}": getattr(self, field) for name, field in _TIMES.items()}
+
+    @classmethod
+    def rebuild(cls, prefix: str, sections: Mapping[str, npt.NDArray[Any]]) -> FrameTimes:
+        return cls(*(take_column(sections, f"{prefix}.{name}", np.int64) for name in _TIMES))
+
+    def find_flaw(self) -> str | None:
+        films = len(self.scale)
+        if len(self.films) != films + 1 or len(self.end) != films or self.films[0] != 0:
+            return "the films' first frames do not match the films"
+        if (np.diff(self.films) < 1).any() or (self.scale < 1).any():
+            return "a film has no frames, or no ticks"
+        if not len(self.first) == len(self.start) == len(self.step):
+            return "columns of times differ in length"
+        if not np.isin(self.films[:-1], self.first).all() or (np.diff(self.first) < 1).any():
+            return "the times of frames are not in order"
+        return None
+
+
+_TIMES = {
+    "films": "films",
+    "films.scale": "scale",
+    "films.end": "end",
+    "times.first": "first",
+    "times.start": "start",
+    "times.step": "step",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClipCut:
+    """Frames of each clip.
+
+    first:   int64 (films + 1,), number of each film's first clip.
+    frames:  frames of a clip.
+    every:   from a frame of a clip to its next, in frames, if `fps` is 0.
+    fps:     frames of a clip a second: each is the one that the film shows then.
+    stride:  from a clip to the next: frames, or seconds with `fps`.
+    is_padded:  whether the last clip of a film may end behind it, and repeats its last frame.
+    """
+
+    times: FrameTimes
+    first: Int
+    frames: int
+    every: int
+    fps: float
+    stride: float
+    is_padded: bool
+
+    @classmethod
+    def make(cls, times: FrameTimes, is_padded: bool, **how: Any) -> ClipCut:
+        """Cut films into clips: as many as are whole, or have a frame."""
+        films = np.arange(len(times.scale))
+        cut = cls(times, np.zeros(len(films) + 1, np.int64), is_padded=is_padded, **how)
+        spans = cut._measure_seconds(films) if cut.fps else np.diff(times.films)
+        reach = (cut.frames - 1) / cut.fps if cut.fps else (cut.frames - 1) * cut.every
+        counts = np.maximum(np.floor((spans - reach) / cut.stride).astype(np.int64), 0)
+        # The division is of rounded numbers: what `_is_within` says counts.
+        last = cut.frames - 1
+        counts = np.where(cut._is_within(films, counts, last), counts + 1, counts)
+        counts -= (counts > 0) & ~cut._is_within(films, np.maximum(counts - 1, 0), last)
+        if is_padded:
+            has_end = (counts > 0) & (
+                cut._place(films, np.maximum(counts - 1, 0))[:, last] == times.films[1:] - 1
+            )
+            counts += ~has_end & cut._is_within(films, counts, 0)
+        np.cumsum(counts, out=cut.first[1:])
+        return cut
+
+    @property
+    def count(self) -> int:
+        return int(self.first[-1])
+
+    def find_films(self, clips: Int) -> Int:
+        """Return the films that clips are of."""
+        films: Int = np.searchsorted(self.first, clips, side="right") - 1
+        return films
+
+    def find_frames(self, clips: Int) -> Int:
+        """Return the numbers of the frames of clips, int64 (clips, frames)."""
+        films = self.find_films(clips)
+        return self._place(films, clips - self.first[films])
+
+    def find_valid(self, clips: Int) -> npt.NDArray[np.bool_]:
+        """Return which frames of clips are in their films, and not repeated."""
+        films = self.find_films(clips)
+        numbers, places = (clips - self.first[films])[:, None], np.arange(self.frames)
+        return self._is_within(films[:, None], numbers, places)
+
+    def _measure_seconds(self, films: Int) -> npt.NDArray[np.float64]:
+        times = self.times
+        seconds: npt.NDArray[np.float64] = (
+            times.end[films] - times.find_ticks(times.films[films])
+        ) / times.scale[films]
+        return seconds
+
+    def _find_ticks(self, films: Int, clips: Int, places: Any) -> Int:
+        """Return the ticks of places in clips of films, from each film's first frame on."""
+        seconds = clips * self.stride + places / self.fps
+        ticks: Int = np.floor(seconds * self.times.scale[films] + 0.5).astype(np.int64)
+        return ticks
+
+    def _is_within(self, films: Int, clips: Int, places: Any) -> npt.NDArray[np.bool_]:
+        """Return whether a film has a frame for a place in a clip."""
+        times = self.times
+        within: npt.NDArray[np.bool_]
+        if self.fps:
+            length = times.end[films] - times.find_ticks(times.films[films])
+            within = self._find_ticks(films, clips, places) < length
+        else:
+            frames = times.films[films + 1] - times.films[films]
+            within = clips * int(self.stride) + places * self.every < frames
+        return within
+
+    def _place(self, films: Int, clips: Int) -> Int:
+        """Return the frames of clips by their numbers within films."""
+        times, places = self.times, np.arange(self.frames)
+        films, clips = films[:, None], clips[:, None]
+        if self.fps:
+            ticks = self._find_ticks(films, clips, places) + times.find_ticks(times.films[films])
+            return times.find_frames(films, ticks)
+        frames: Int = times.films[films] + clips * int(self.stride) + places * self.every
+        return np.minimum(frames, times.films[films + 1] - 1)
+
+    def described(self) -> Description:
+        return {name: getattr(self, name) for name in _CUT}
+
+    def sections(self, prefix: str) -> Columns:
+        return {f"{prefix}.clips.first": self.first} | self.times.sections(prefix)
+
+    @classmethod
+    def rebuild(
+        cls, described: Mapping[str, Any], prefix: str, sections: Mapping[str, npt.NDArray[Any]]
+    ) -> ClipCut:
+        first = take_column(sections, f"{prefix}.clips.first", np.int64)
+        kinds = (int, int, float, float, bool)
+        how = [kind(described[name]) for kind, name in zip(kinds, _CUT, strict=True)]
+        return cls(FrameTimes.rebuild(prefix, sections), first, *how)
+
+    def find_flaw(self) -> str | None:
+        if flaw := self.times.find_flaw():
+            return flaw
+        if min(self.frames, self.every) < 1 or not 0 < self.stride < math.inf or self.fps < 0:
+            return "clips have no frames"
+        made = ClipCut.make(
+            self.times, self.is_padded, **{name: getattr(self, name) for name in _CUT[:4]}
+        )
+        if not np.array_equal(made.first, self.first) or self.count < 1:
+            return "the films' first clips are not in order"
+        return None
+
+
+_CUT = ("frames", "every", "fps", "stride", "is_padded")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packets:
+    """Packets of frames, in the sequence of decoding, and the groups of them.
+
+    size:    uint32 (packets,), bytes.
+    shift:   int16 (packets,), a frame's place in the sequence shown, less its packet's number; or
+             (0,) where all are 0.
+    begin, end:  int64 (groups,), the packets of each group; groups may share some.
+    place:   int64 (groups,), place of the group's first frame in the sequence shown.
+    config:  uint32 (groups,) or (1,), number of what its decoder is given, among the codec's.
+    """
+
+    size: npt.NDArray[np.uint32]
+    shift: npt.NDArray[np.int16]
+    begin: Int
+    end: Int
+    place: Int
+    config: npt.NDArray[np.uint32]
+
+    def describe(self, group: int) -> dict[str, Any]:
+        """Describe the inside of a group for its codec: bytes of each packet, the row that its
+        frame has, and the number of what its decoder is given."""
+        begin, end = int(self.begin[group]), int(self.end[group])
+        rows = np.arange(begin, end) - self.place[group]
+        if len(self.shift):
+            rows += self.shift[begin:end]
+        config = self.config[group if len(self.config) > 1 else 0]
+        return {"sizes": self.size[begin:end], "rows": rows, "config": int(config)}
+
+    def sections(self, prefix: str) -> Columns:
+        return {f"{prefix}.packets.{name}": getattr(self, name) for name in _PACKETS}
+
+    @classmethod
+    def rebuild(cls, prefix: str, sections: Mapping[str, npt.NDArray[Any]]) -> Packets:
+        columns = (
+            take_column(sections, f"{prefix}.packets.{name}", dtype)
+            for name, dtype in _PACKETS.items()
+        )
+        return cls(*columns)
+
+    def find_flaw(self, groups: int) -> str | None:
+        if not len(self.begin) == len(self.end) == len(self.place) == groups:
+            return "there are not as many groups of packets as of bytes"
+        if len(self.shift) not in (0, len(self.size)) or len(self.config) not in (1, groups):
+            return "columns of packets differ in length"
+        if (self.begin < 0).any() or (self.begin >= self.end).any():
+            return "groups have no packets"
+        return "groups have packets that are none" if (self.end > len(self.size)).any() else None
+
+
+_PACKETS = {
+    "size": np.uint32,
+    "shift": np.int16,
+    "begin": np.int64,
+    "end": np.int64,
+    "place": np.int64,
+    "config": np.uint32,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clips(Windowed):
+    """Clips of films: the compressed chunks are groups of pictures.
+
+    first:   int64 (groups + 1,), number of each group's first frame.
+    shape:   of one frame.
+    """
+
+    cut: ClipCut
+    packets: Packets
+    shape: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return self.cut.count
+
+    @property
+    def window_shape(self) -> tuple[int, ...]:
+        return self.cut.frames, *self.shape
+
+    @property
+    def chunk_elements(self) -> int:
+        return int(self.count_rows(np.arange(self.chunks.count)).max()) * math.prod(self.shape)
+
+    @property
+    def mean_bytes(self) -> float:
+        some = np.unique(np.linspace(0, self.count - 1, min(self.count, 256)).astype(np.int64))
+        met = len(self.find_pairs(some)[0]) / len(some)
+        return met * self.chunks.total_bytes / self.chunks.count
+
+    def describe_inside(self, chunk: int) -> Mapping[str, Any]:
+        frames = int(self.first[chunk + 1] - self.first[chunk])
+        return self.packets.describe(chunk) | {"frames": frames}
+
+    def find_shape(self, chunk: int) -> tuple[int, ...]:
+        return self.shape
+
+    def count_neighbours(self, elements: int) -> int:
+        """Count the clips in a row that have about so many elements between them."""
+        return int(elements / math.prod(self.shape) * self.count / int(self.first[-1]))
+
+    def find_places(self, windows: Int) -> Int:
+        """Return the frames of clips."""
+        return self.cut.find_frames(windows)
+
+    def name_origins(self, windows: Int) -> dict[str, Int]:
+        """Return the film of each clip, and its first frame there."""
+        films, frames = self.cut.find_films(windows), self.cut.find_frames(windows)[:, 0]
+        return {"film": films, "frame": frames - self.cut.times.films[films]}
+
+    def find_pairs(self, samples: Int) -> tuple[Int, Int]:
+        frames = self.cut.find_frames(samples)
+        groups = np.searchsorted(self.first, frames, side="right") - 1
+        is_new = np.ones(groups.shape, bool)
+        is_new[:, 1:] = groups[:, 1:] != groups[:, :-1]
+        return np.nonzero(is_new)[0], groups[is_new]
+
+    def measure_pieces(self, samples: Int, chunks: Int) -> Int:
+        frames = self.cut.find_frames(samples)
+        first, end = self.first[chunks, None], self.first[chunks + 1, None]
+        counts: Int = ((frames >= first) & (frames < end)).sum(axis=1)
+        return counts * math.prod(self.shape)
+
+    def list_rows(self, chunk: int, windows: Int) -> Int:
+        """List the frames of a group that clips have, by their rows there."""
+        frames, (first, end) = self.cut.find_frames(windows), self.first[chunk : chunk + 2]
+        rows: Int = np.unique(frames[(frames >= first) & (frames < end)]) - first
+        return rows
+
+    def overlap(self, chunk: int, places: Int, rows: Int | None) -> Iterator[tuple[Any, Any]]:
+        first, end = self.first[chunk : chunk + 2]
+        low, high = (places < first).sum(axis=1), (places < end).sum(axis=1)
+        for frames, start, stop in zip(places, low.tolist(), high.tolist(), strict=True):
+            taken = frames[start:stop] - first
+            yield slice(start, stop), taken if rows is None else np.searchsorted(rows, taken)
+
+    def described(self) -> Description:
+        mine = {"clips": self.cut.described(), "frame": self.shape}
+        return {"record_bytes": None, "chunks": self.chunks.described(), **mine}
+
+    def sections(self, prefix: str, files: Files) -> Columns:
+        own = self.cut.sections(prefix) | self.packets.sections(prefix)
+        return Windowed.sections(self, prefix, files) | own
+
+    @classmethod
+    def rebuild(
+        cls,
+        described: Mapping[str, Any],
+        prefix: str,
+        sections: Mapping[str, npt.NDArray[Any]],
+        chunked: Chunked,
+    ) -> Clips:
+        """Rebuild the layout around what it has as any compressed chunks."""
+        cut = ClipCut.rebuild(described["clips"], prefix, sections)
+        packets, shape = Packets.rebuild(prefix, sections), tuple(map(int, described["frame"]))
+        return cls(chunked.first, chunked.chunks, cut, packets, shape)
+
+    def flaw(self, files: Files) -> str | None:
+        flaw = Chunked.flaw(self, files) or self.cut.find_flaw()
+        if flaw := flaw or self.packets.find_flaw(self.chunks.count):
+            return flaw
+        if len(self.shape) != 3 or min(self.shape) < 1 or len(self.cut.times.scale) != len(files):
+            return "clips are not of the films, or have no size"
+        return None if self.first[-1] == self.cut.times.films[-1] else "there are other frames"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Films(Chunked):
+    """Whole films, of any length: each is a compressed chunk that decodes to one sample.
+
+    frames:  int64 (films,), of each.
+    """
+
+    packets: Packets
+    frames: Int
+
+    def describe_inside(self, chunk: int) -> Mapping[str, Any]:
+        return self.packets.describe(chunk) | {"frames": int(self.frames[chunk])}
+
+    def described(self) -> Description:
+        return Chunked.described(self) | {"films": True}
+
+    def sections(self, prefix: str, files: Files) -> Columns:
+        own = self.packets.sections(prefix) | {f"{prefix}.frames": self.frames}
+        return Chunked.sections(self, prefix, files) | own
+
+    @classmethod
+    def rebuild(
+        cls, prefix: str, sections: Mapping[str, npt.NDArray[Any]], chunked: Chunked
+    ) -> Films:
+        """Rebuild the layout around what it has as any compressed chunks."""
+        frames = take_column(sections, f"{prefix}.frames", np.int64)
+        return cls(chunked.first, chunked.chunks, Packets.rebuild(prefix, sections), frames)
+
+    def flaw(self, files: Files) -> str | None:
+        if flaw := Chunked.flaw(self, files) or self.packets.find_flaw(self.chunks.count):
+            return flaw
+        is_one = len(self.frames) == self.chunks.count and (self.frames > 0).all()
+        return None if is_one and self.first[-1] == len(self.frames) else "films have no frames"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ClipTimes(Attribute):
+    """Times at which the frames of clips are shown; or which of them are in the film.
+
+    field:   number of the clips' field, with which the cut is saved.
+    values:  none, of the dtype and shape of one row.
+    """
+
+    cut: ClipCut
+    field: int = 0
+
+    @classmethod
+    def make(cls, name: str, cut: ClipCut, dtype: Any, field: int = 0) -> ClipTimes:
+        return cls(name, "numbers", np.empty((0, cut.frames), dtype), cut=cut, field=field)
+
+    @property
+    def count(self) -> int:
+        return self.cut.count
+
+    def take(self, samples: Int) -> npt.NDArray[Any]:
+        if self.values.dtype == bool:
+            return self.cut.find_valid(samples)
+        return self._convert(self.cut.times.find_seconds(self.cut.find_frames(samples)))
+
+    def describe(self) -> Description:
+        dtype = self.values.dtype.str
+        return {
+            "name": self.name,
+            "clips": self.cut.described(),
+            "field": self.field,
+            "dtype": dtype,
+        }
+
+    def sections(self, prefix: str) -> Columns:
+        return {}
+
+    def find_flaw(self, count: int) -> str | None:
+        return None if self.count == count else f"{self.name!r} is not of {count:,} clips"
+
+    @classmethod
+    def rebuild(
+        cls, described: Mapping[str, Any], sections: Mapping[str, npt.NDArray[Any]]
+    ) -> ClipTimes:
+        """Rebuild the values beside the field that the cut is saved with."""
+        field, dtype = int(described["field"]), np.dtype(str(described["dtype"]))
+        if dtype not in (np.dtype(bool), np.dtype(np.float64)):
+            raise ValueError(f"times of {dtype}")
+        cut = ClipCut.rebuild(described["clips"], f"field{field}", sections)
+        return cls.make(str(described["name"]), cut, dtype, field)

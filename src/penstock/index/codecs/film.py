@@ -1,0 +1,153 @@
+"""Frames out of groups of pictures, by PyAV's decoders on packets: no container is opened.
+
+A decoder is given the packets from a keyframe on, each marked with the row that its frame has, and
+stops when the rows that are needed have come out. Frames shown before the group's first one, which
+refer to the group before it, are decoded as well as may be, and left out. FFmpeg decodes without
+Python's lock, each group by one thread.
+
+Options: `configs`, a list of the decoder's name and what it is given, in hexadecimal; `frame`, the
+height and width that the frames of the films have, or `size`, to which they are scaled; `layout`,
+"hwc" or "chw"; `whole`, for films as one sample.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import limits
+from ...errors import missing_library
+from .registry import CompressedChunk, Decoded
+
+_DECODERS = {"av1": "libdav1d"}
+"""FFmpeg's name of a codec's decoder, where it is not the codec's: `av1` is one for hardware."""
+
+
+class _Decoder:
+    """One decoder, and what makes arrays of its frames."""
+
+    def __init__(self, name: str, config: bytes) -> None:
+        import av.video.reformatter
+
+        self.av = av
+        self.context: Any = av.CodecContext.create(_DECODERS.get(name, name), "r")
+        self.context.thread_count = 1
+        self.context.extradata = config or None
+        self.reformatter = av.video.reformatter.VideoReformatter()
+
+
+_idle: dict[tuple[str, str], list[_Decoder]] = {}
+_lock = threading.Lock()
+
+
+def _take_decoder(name: str, config: str) -> _Decoder:
+    """Take a decoder that waits for work, or make one."""
+    with _lock:
+        waiting = _idle.get((name, config))
+        if waiting:
+            return waiting.pop()
+    try:
+        return _Decoder(name, bytes.fromhex(config))
+    except ImportError:
+        raise missing_library("av", "clips", "decoding films") from None
+
+
+def _give_back(name: str, config: str, decoder: _Decoder) -> None:
+    """Let a decoder wait for work; of those that wait for long, some are dropped."""
+    decoder.context.flush_buffers()
+    with _lock:
+        waiting = _idle.pop((name, config), [])
+        _idle[name, config] = [*waiting, decoder]  # the newest comes last
+        while sum(map(len, _idle.values())) > limits.idle_decoders_max:
+            oldest = next(iter(_idle))
+            _idle[oldest].pop()
+            if not _idle[oldest]:
+                del _idle[oldest]
+
+
+def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
+    """Decode the rows of a group that are needed, uint8; or a film, as the bytes of all frames."""
+    inside = compressed.inside
+    name, config = options["configs"][inside["config"]]
+    rows = np.arange(inside["frames"]) if compressed.rows is None else compressed.rows
+    decoder = _take_decoder(name, config)
+    try:
+        frames = _decode_rows(decoder, options, compressed, rows)
+    except decoder.av.FFmpegError as error:
+        raise ValueError(f"FFmpeg's {name} decoder says {error}") from None
+    _give_back(name, config, decoder)
+    return [frames.reshape(-1).data] if options.get("whole") else frames
+
+
+def _decode_rows(
+    decoder: _Decoder, options: Mapping[str, Any], compressed: CompressedChunk, rows: Any
+) -> npt.NDArray[np.uint8]:
+    """Decode these rows, ascending. They are allocated when the first frame has its size."""
+    sizes, row_of = compressed.inside["sizes"], compressed.inside["rows"]
+    ends = np.cumsum(sizes, dtype=np.int64)
+    if ends[-1] != len(compressed.data):
+        raise ValueError(f"packets of {ends[-1]:,} bytes, in {len(compressed.data):,}")
+    places = {row: place for place, row in enumerate(rows.tolist())}
+    packets = zip((ends - sizes).tolist(), ends.tolist(), row_of.tolist(), strict=True)
+    frames: npt.NDArray[np.uint8] | None = None
+    left = len(places)
+    for packet in [*packets, None]:
+        for picture in _decode_packet(decoder, compressed.data, packet):
+            place = places.get(picture.pts)
+            if place is None:
+                continue
+            pixels = _convert(decoder, options, picture)
+            if frames is None:
+                size = len(places) * pixels.nbytes
+                if size > limits.decoded_chunk_bytes_max:
+                    raise ValueError(
+                        f"{len(places):,} frames of {pixels.shape}: give shorter clips"
+                    )
+                frames = np.empty((len(places), *pixels.shape), np.uint8)
+            frames[place] = pixels
+            del places[picture.pts]
+            left -= 1
+        if not left:
+            assert frames is not None
+            return frames
+    raise ValueError(
+        f"frame {min(places)} of the group's {compressed.inside['frames']} is not there"
+    )
+
+
+def _decode_packet(
+    decoder: _Decoder, data: memoryview, packet: tuple[int, int, int] | None
+) -> list[Any]:
+    """Give the decoder a packet, or the end; return the pictures that come out."""
+    if packet is None:
+        pictures: list[Any] = decoder.context.decode(None)
+        return pictures
+    start, end, row = packet
+    given = decoder.av.Packet(data[start:end])
+    given.pts = row
+    try:
+        pictures = decoder.context.decode(given)
+    except decoder.av.FFmpegError:
+        if row < 0:  # it refers to frames of the group before
+            return []
+        raise
+    return pictures
+
+
+def _convert(decoder: _Decoder, options: Mapping[str, Any], picture: Any) -> npt.NDArray[np.uint8]:
+    """Convert a picture to RGB, in the size that is asked for."""
+    height, width = options.get("size") or options["frame"]
+    if "size" not in options and (picture.height, picture.width) != (height, width):
+        what = f"a frame of {picture.width} x {picture.height}"
+        raise ValueError(f"{what}, and the film's header says {width} x {height}")
+    if picture.is_corrupt:
+        raise ValueError("a frame is damaged")
+    picture = decoder.reformatter.reformat(picture, width, height, "rgb24", threads=1)
+    plane = picture.planes[0]
+    lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
+    pixels = lines[:height, : 3 * width].reshape(height, width, 3)
+    return pixels.transpose(2, 0, 1) if options.get("layout") == "chw" else pixels

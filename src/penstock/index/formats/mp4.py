@@ -1,0 +1,251 @@
+"""Films: MP4 and MOV files, of which a sample is a clip, or the whole.
+
+The index is made of the files' headers (see `mp4_tracks`); no frame is decoded. In a folder, class
+sub-folders give labels, as those of images do. Of several tracks, the first one of video is read.
+
+clips   a dict; without `frames` and `seconds`, each film is one sample, of frames of its own.
+
+    frames    of a clip; `every` so many frames of the film, by default each.
+    stride    from the start of a clip to the next, in frames; by default the clip's own length.
+    seconds   of a clip, with `fps`, its frames a second: each is the one that the film shows then.
+              `stride` is in seconds too.
+    short     "skip": only whole clips are samples; what is left at a film's end is in none. "pad":
+              one more clip repeats the last frame, and the field "frame_valid" marks what is in the
+              film. "error": as "skip", and a film shorter than a clip is an error.
+    size      (height, width) to which frames are scaled, which films of several sizes need.
+    layout    "hwc", or "chw": where the channels are.
+
+The fields are `frames`, uint8, and `time`, the seconds from the film's start to each frame.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import limits
+from ...arguments import check_number, check_whole
+from ...engine.store import StoreFile
+from ...errors import FormatError, UsageError
+from ...extent import Files, Int, Names, joined
+from ..attributes import Attribute
+from ..clips import ClipCut, Clips, ClipTimes, Films, FrameTimes, Packets
+from ..fields import Codec, Field
+from ..layout import Pieces, RowTable
+from ..table import Index
+from . import options
+from .mp4_tracks import FilmTrack, parse_film
+from .shards import Scan, number_first
+from .tree import label_folders
+
+ENDINGS = (".mp4", ".m4v", ".mov")
+_KNOWN = ("frames", "every", "seconds", "fps", "stride", "short", "size", "layout")
+
+
+def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    return options.normalize(given, clips=_check_clips, extensions=options.EXTENSIONS)
+
+
+def _check_clips(name: str, value: Any) -> dict[str, Any] | None:
+    """Check the clips that are asked for, and return all that they are made of."""
+    if not isinstance(value, Mapping) or not set(value) <= {*_KNOWN}:
+        named = f" {sorted(set(value) - {*_KNOWN})[0]!r}" if isinstance(value, Mapping) else ""
+        what = f"{name} is {value!r:.100}{': it has no' * bool(named)}{named}"
+        raise UsageError(f"{what}: give a dict of {', '.join(_KNOWN)}")
+    given = {key: one for key, one in value.items() if one is not None}
+    short = options.one_of("skip", "pad", "error", is_kept=True)
+    layout = options.one_of("hwc", "chw")
+    clips: dict[str, Any] = {}
+    if "frames" in given and "seconds" not in given and "fps" not in given:
+        most = limits.film_frames_max
+        clips["frames"] = check_whole(f"{name}: frames", given["frames"], 1, most)
+        clips["every"] = check_whole(f"{name}: every", given.get("every", 1), 1, most)
+        stride = given.get("stride", clips["frames"] * clips["every"])
+        clips["stride"] = check_whole(f"{name}: stride", stride, 1, most)
+    elif "seconds" in given and "fps" in given and not {"frames", "every"} & given.keys():
+        seconds = check_number(f"{name}: seconds", given["seconds"], least=1e-6, most=1e6)
+        fps = check_number(f"{name}: fps", given["fps"], least=1e-6, most=1e6)
+        frames = round(seconds * fps)
+        if frames < 1 or abs(frames - seconds * fps) > 1e-6 * frames:
+            what = f"{name}: {seconds:g} seconds have {seconds * fps:g} frames at fps={fps:g}"
+            raise UsageError(f"{what}: let it be a whole number")
+        stride = check_number(f"{name}: stride", given.get("stride", seconds), least=1e-6, most=1e9)
+        clips |= {"frames": frames, "fps": float(fps), "stride": float(stride)}
+    elif {"frames", "every", "seconds", "fps", "stride", "short"} & given.keys():
+        what = f"{name} is {dict(value)!r:.100}"
+        raise UsageError(f"{what}: give frames= (and every=), or seconds= and fps=")
+    if clips:
+        clips["short"] = short(f"{name}: short", given.get("short", "skip"))
+    if (size := given.get("size")) is not None:
+        if isinstance(size, str) or not isinstance(size, Sequence) or len(size) != 2:
+            raise UsageError(f"{name}: size is {size!r:.100}: give (height, width)")
+        clips["size"] = [check_whole(f"{name}: size", one, 1, 1 << 15) for one in size]
+    if layout(f"{name}: layout", given.get("layout", "hwc")) is not None:
+        clips["layout"] = "chw"
+    return clips or None
+
+
+def build(
+    scan: Scan, clips: Mapping[str, Any] | None = None, extensions: Sequence[str] = ()
+) -> Index:
+    """The index of the clips of all films, one film after the other; or of the films."""
+    asked = dict(clips or {})
+    classes, labels = None, None
+    if scan.place.kind == "folder":
+        listing = scan.choose_split(scan.list_folder(extensions or ENDINGS))
+        files, sources = listing.files, joined(listing.folders, listing.files)
+        classes, labels = label_folders(listing, scan.place.splits)
+    else:
+        files, sources = scan.list_files()
+
+    def parse(_: int, source: StoreFile) -> FilmTrack:
+        return parse_film(source, is_one_group="frames" not in asked)
+
+    films = scan.parse(files, parse)
+    field, how = _describe_frames(files, films, asked)
+    times = _join_times(films)
+    kinds = sorted({(film.codec, film.config.hex()) for film in films})
+    numbers = {kind: number for number, kind in enumerate(kinds)}
+    config = np.array([numbers[film.codec, film.config.hex()] for film in films], np.uint32)
+    how["configs"] = [list(kind) for kind in kinds]
+    if "frames" not in asked:
+        return _index_films(files, sources, films, times, config, field, how, classes, labels)
+    cut = _cut_films(files, times, asked)
+    groups = np.array([len(film.frames) for film in films])
+    packets = _join_packets(films, np.repeat(config, groups) if len(kinds) > 1 else config[:1])
+    first = number_first(np.concatenate([film.frames for film in films]))
+    shape = (asked["frames"], *field.shape) if field.shape else ()
+    field = Field("frames", field.dtype, shape, Codec("film", how))
+    layout = Clips(first, _join_pieces(films), cut, packets, shape[1:])
+    attributes = [ClipTimes.make("time", cut, np.float64)]
+    if cut.is_padded:
+        attributes.append(ClipTimes.make("frame_valid", cut, bool))
+    if labels is not None:
+        labels = np.repeat(labels, np.diff(cut.first))
+    return Index(
+        "mp4", files, (field,), (layout,), sources, classes, labels, attributes=(*attributes,)
+    )
+
+
+def _describe_frames(
+    files: Files, films: Sequence[FilmTrack], asked: Mapping[str, Any]
+) -> tuple[Field, dict[str, Any]]:
+    """Describe one frame as a field, and how its codec makes it; UsageError if sizes differ."""
+    shape = films[0].height, films[0].width
+    how: dict[str, Any] = {name: asked[name] for name in ("size", "layout") if name in asked}
+    if "size" in asked:
+        shape = asked["size"][0], asked["size"][1]
+    else:
+        how["frame"] = list(shape)
+        for number, film in enumerate(films):
+            if (film.height, film.width) != shape:
+                what = f"{files.path(number)} has frames of {film.width} x {film.height}"
+                others = f"others of {shape[1]} x {shape[0]}"
+                raise UsageError(f"{what}, {others}: give clips= a size=(height, width)")
+    layout = (3, *shape) if "layout" in asked else (*shape, 3)
+    return Field("frames", np.dtype(np.uint8), layout), how
+
+
+def _cut_films(files: Files, times: FrameTimes, asked: Mapping[str, Any]) -> ClipCut:
+    """Cut films into clips; FormatError if there are none, or if a film is too short for one."""
+    cut = ClipCut.make(
+        times,
+        asked["short"] == "pad",
+        frames=asked["frames"],
+        every=asked.get("every", 1),
+        fps=asked.get("fps", 0.0),
+        stride=float(asked["stride"]),
+    )
+    short = np.flatnonzero(np.diff(cut.first) == 0)
+    if len(short):
+        film = int(short[0])
+        frames = int(times.films[film + 1] - times.films[film])
+        length = f"{asked['frames']} frames" + (f" at {asked['fps']:g} fps" * ("fps" in asked))
+        what = f"{files.path(film)} has {frames:,} frames, fewer than a clip of {length}"
+        if not cut.count or asked["short"] == "error":
+            raise FormatError(f"{what}: give shorter clips, or short='pad' or 'skip'")
+        if len(short) > 1:
+            what = f"{what}, and {len(short) - 1:,} films more are as short"
+        warnings.warn(f"{what}: they are left out", RuntimeWarning, stacklevel=2)
+    if cut.count > limits.order_count_max:
+        raise UsageError(f"there would be {cut.count:,} clips: give a larger stride")
+    return cut
+
+
+def _index_films(
+    files: Files,
+    sources: Files,
+    films: Sequence[FilmTrack],
+    times: FrameTimes,
+    config: np.ndarray[Any, np.dtype[np.uint32]],
+    frame: Field,
+    how: Mapping[str, Any],
+    classes: tuple[str, ...] | None,
+    labels: Int | None,
+) -> Index:
+    """Make the index of whole films."""
+    frames = np.diff(times.films)
+    shape = frame.shape or ()
+    largest = int(frames.max()) * math.prod(shape)
+    if largest > limits.decoded_chunk_bytes_max:
+        what = f"{files.path(int(frames.argmax()))} has {int(frames.max()):,} frames of {shape}"
+        raise UsageError(f"{what}, too many for one sample: give clips=dict(frames=...)")
+    first = np.arange(len(films) + 1, dtype=np.int64)
+    layout = Films(first, _join_pieces(films), _join_packets(films, config), frames)
+    field = Field("frames", frame.dtype, None, Codec("film", {**how, "whole": True}), element=shape)
+    seconds = times.find_seconds(np.arange(times.films[-1]))
+    time = Attribute("time", "numbers", seconds, times.films[1:])
+    names = Names(files.names, files.ends)
+    return Index(
+        "mp4", files, (field,), (layout,), sources, classes, labels, names, attributes=(time,)
+    )
+
+
+# -- all films, one after the other ----------------------------------------------------------------
+
+
+def _join_times(films: Sequence[FilmTrack]) -> FrameTimes:
+    frames = number_first([int(film.frames.sum()) for film in films])
+    runs = [film.times for film in films]
+    first, start, step = np.concatenate(runs).T.copy()
+    first += np.repeat(frames[:-1], [len(one) for one in runs])
+    scale = np.array([film.scale for film in films], np.int64)
+    end = np.array([film.end for film in films], np.int64)
+    return FrameTimes(frames, scale, end, first, start, step)
+
+
+def _join_packets(
+    films: Sequence[FilmTrack], config: np.ndarray[Any, np.dtype[np.uint32]]
+) -> Packets:
+    counts = [len(film.size) for film in films]
+    base = np.repeat(number_first(counts)[:-1], [len(film.frames) for film in films])
+    shift = np.zeros(0, np.int16)
+    if any(film.shift is not None for film in films):
+        shifts = [
+            np.zeros(count, np.int16) if film.shift is None else film.shift
+            for film, count in zip(films, counts, strict=True)
+        ]
+        shift = np.concatenate(shifts)
+    return Packets(
+        np.concatenate([film.size for film in films]),
+        shift,
+        np.concatenate([film.first_packet for film in films]) + base,
+        np.concatenate([film.last_packet for film in films]) + base + 1,
+        np.concatenate([film.place for film in films]) + base,
+        config,
+    )
+
+
+def _join_pieces(films: Sequence[FilmTrack]) -> RowTable | Pieces:
+    pieces = np.concatenate([film.pieces for film in films])
+    file = np.repeat(np.arange(len(films), dtype=np.uint32), [len(f.offset) for f in films])
+    offset = np.concatenate([film.offset for film in films])
+    length = np.concatenate([film.length for film in films])
+    if (pieces == 1).all():
+        return RowTable(file, offset, length)
+    return Pieces(number_first(pieces), file, offset, length)
