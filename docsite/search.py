@@ -49,9 +49,10 @@ LEFT_OUT = ("internals/changelog.md", "internals/changes/")
 WORDS = {
     "balance/batch-tokens.md": "bucket",
     "cluster.md": "cache",
+    "clips.md": "video mp4 mov frames pyav torchcodec decord film",
     "concepts/batches.md": "collate dict augmentation",
     "concepts/order.md": "shuffle exact blocked deterministic reproducible",
-    "formats.md": "parquet arrow npy numpy hdf5 zarr lmdb tfrecord video",
+    "formats.md": "parquet arrow npy numpy hdf5 zarr lmdb tfrecord",
     "how/many-machines.md": "slurm array ray dask mpi kubernetes distributed index tokenize",
     "how/kubernetes.md": "k8s jobset kubeflow trainjob pod probe grafana prometheus manifest",
     "how/engines.md": "ray dask mpi worker died killed node cluster",

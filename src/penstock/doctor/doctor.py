@@ -590,6 +590,7 @@ def _examine_room(path: str) -> Finding:
 PURPOSES = {
     "cli": "look at data, index it, convert it: the other commands of penstock",
     "images": "decode JPEG, PNG, WebP and TIFF",
+    "clips": "decode clips of MP4 and MOV",
     "text": "JSON lines, tokens",
     "parquet": "Parquet, compressed Arrow",
     "hdf5": "HDF5",

@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from ..errors import SidecarError, UsageError
 from ..extent import Int
+from .clips import ClipCut
 from .json_fields import Column
-from .windows import FileGrids, WindowGrid
+from .windows import Columns, Description, FileGrids, WindowGrid
 
 AttributeKind = Literal["numbers", "text", "json"]
 _KINDS = ("numbers", "text", "json")
@@ -180,6 +181,57 @@ class WindowMask(Attribute):
         return self.grid.find_flaw() if has_axis else f"{self.name!r} is not of {count:,} windows"
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ClipTimes(Attribute):
+    """Times at which the frames of clips are shown; or which of them are in the film.
+
+    field:   number of the clips' field, with which the cut is saved.
+    values:  none, of the dtype and shape of one row.
+    """
+
+    cut: ClipCut
+    field: int = 0
+
+    @classmethod
+    def make(cls, name: str, cut: ClipCut, dtype: Any, field: int = 0) -> ClipTimes:
+        return cls(name, "numbers", np.empty((0, cut.frames), dtype), cut=cut, field=field)
+
+    @property
+    def count(self) -> int:
+        return self.cut.count
+
+    def take(self, samples: Int) -> npt.NDArray[Any]:
+        if self.values.dtype == bool:
+            return self.cut.find_valid(samples)
+        return self._convert(self.cut.times.find_seconds(self.cut.find_frames(samples)))
+
+    def describe(self) -> Description:
+        dtype = self.values.dtype.str
+        return {
+            "name": self.name,
+            "clips": self.cut.described(),
+            "field": self.field,
+            "dtype": dtype,
+        }
+
+    def sections(self, prefix: str) -> Columns:
+        return {}
+
+    def find_flaw(self, count: int) -> str | None:
+        return None if self.count == count else f"{self.name!r} is not of {count:,} clips"
+
+    @classmethod
+    def rebuild(
+        cls, described: Mapping[str, Any], sections: Mapping[str, npt.NDArray[Any]]
+    ) -> ClipTimes:
+        """Rebuild the values beside the field that the cut is saved with."""
+        field, dtype = int(described["field"]), np.dtype(str(described["dtype"]))
+        if dtype not in (np.dtype(bool), np.dtype(np.float64)):
+            raise ValueError(f"times of {dtype}")
+        cut = ClipCut.rebuild(described["clips"], f"field{field}", sections)
+        return cls.make(str(described["name"]), cut, dtype, field)
+
+
 def rebuild_attribute(
     described: Mapping[str, Any], prefix: str, sections: Mapping[str, npt.NDArray[Any]]
 ) -> Attribute:
@@ -188,8 +240,6 @@ def rebuild_attribute(
         grid = WindowGrid.rebuild(described["window"], FileGrids.rebuild(prefix, sections))
         return WindowMask.make(str(described["name"]), grid)
     if "clips" in described:
-        from .clips import ClipTimes
-
         return ClipTimes.rebuild(described, sections)
     dtype, kind = np.dtype(str(described["dtype"])), described["kind"]
     shape = tuple(int(n) for n in described["shape"])

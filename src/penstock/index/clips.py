@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..extent import Files, Int
-from .attributes import Attribute
-from .layout import Chunked, Windowed
+from .chunked import Chunked, Windowed
 from .windows import Columns, Description, take_column
 
 
@@ -358,7 +357,9 @@ class Clips(Windowed):
         rows: Int = np.unique(frames[(frames >= first) & (frames < end)]) - first
         return rows
 
-    def overlap(self, chunk: int, places: Int, rows: Int | None) -> Iterator[tuple[Any, Any]]:
+    def overlap(
+        self, chunk: int, places: Int, rows: Int | None = None
+    ) -> Iterator[tuple[Any, Any]]:
         first, end = self.first[chunk : chunk + 2]
         low, high = (places < first).sum(axis=1), (places < end).sum(axis=1)
         for frames, start, stop in zip(places, low.tolist(), high.tolist(), strict=True):
@@ -428,54 +429,3 @@ class Films(Chunked):
             return flaw
         is_one = len(self.frames) == self.chunks.count and (self.frames > 0).all()
         return None if is_one and self.first[-1] == len(self.frames) else "films have no frames"
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ClipTimes(Attribute):
-    """Times at which the frames of clips are shown; or which of them are in the film.
-
-    field:   number of the clips' field, with which the cut is saved.
-    values:  none, of the dtype and shape of one row.
-    """
-
-    cut: ClipCut
-    field: int = 0
-
-    @classmethod
-    def make(cls, name: str, cut: ClipCut, dtype: Any, field: int = 0) -> ClipTimes:
-        return cls(name, "numbers", np.empty((0, cut.frames), dtype), cut=cut, field=field)
-
-    @property
-    def count(self) -> int:
-        return self.cut.count
-
-    def take(self, samples: Int) -> npt.NDArray[Any]:
-        if self.values.dtype == bool:
-            return self.cut.find_valid(samples)
-        return self._convert(self.cut.times.find_seconds(self.cut.find_frames(samples)))
-
-    def describe(self) -> Description:
-        dtype = self.values.dtype.str
-        return {
-            "name": self.name,
-            "clips": self.cut.described(),
-            "field": self.field,
-            "dtype": dtype,
-        }
-
-    def sections(self, prefix: str) -> Columns:
-        return {}
-
-    def find_flaw(self, count: int) -> str | None:
-        return None if self.count == count else f"{self.name!r} is not of {count:,} clips"
-
-    @classmethod
-    def rebuild(
-        cls, described: Mapping[str, Any], sections: Mapping[str, npt.NDArray[Any]]
-    ) -> ClipTimes:
-        """Rebuild the values beside the field that the cut is saved with."""
-        field, dtype = int(described["field"]), np.dtype(str(described["dtype"]))
-        if dtype not in (np.dtype(bool), np.dtype(np.float64)):
-            raise ValueError(f"times of {dtype}")
-        cut = ClipCut.rebuild(described["clips"], f"field{field}", sections)
-        return cls.make(str(described["name"]), cut, dtype, field)

@@ -32,8 +32,8 @@ from ...arguments import check_number, check_whole
 from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names, joined
-from ..attributes import Attribute
-from ..clips import ClipCut, Clips, ClipTimes, Films, FrameTimes, Packets
+from ..attributes import Attribute, ClipTimes
+from ..clips import ClipCut, Clips, Films, FrameTimes, Packets
 from ..fields import Codec, Field
 from ..layout import Pieces, RowTable
 from ..table import Index
@@ -165,8 +165,9 @@ def _cut_films(files: Files, times: FrameTimes, asked: Mapping[str, Any]) -> Cli
     if len(short):
         film = int(short[0])
         frames = int(times.films[film + 1] - times.films[film])
-        length = f"{asked['frames']} frames" + (f" at {asked['fps']:g} fps" * ("fps" in asked))
-        what = f"{files.path(film)} has {frames:,} frames, fewer than a clip of {length}"
+        each = f"every {asked['every']}" if "every" in asked else f"at {asked['fps']:g} fps"
+        what = f"{files.path(film)} has {frames:,} frames, fewer than a clip of"
+        what = f"{what} {asked['frames']:,}, {each}"
         if not cut.count or asked["short"] == "error":
             raise FormatError(f"{what}: give shorter clips, or short='pad' or 'skip'")
         if len(short) > 1:

@@ -39,7 +39,7 @@ class Box(NamedTuple):
     end: int
 
 
-class Boxes(NamedTuple):
+class BoxTree(NamedTuple):
     """Boxes below one box.
 
     leaves:   those without boxes, by type.
@@ -47,9 +47,9 @@ class Boxes(NamedTuple):
     """
 
     leaves: dict[bytes, Box]
-    several: list[tuple[Box, Boxes]]
+    several: list[tuple[Box, BoxTree]]
 
-    def list(self, kind: bytes) -> list[tuple[Box, Boxes]]:
+    def list(self, kind: bytes) -> list[tuple[Box, BoxTree]]:
         """List the boxes of one type."""
         return [one for one in self.several if one[0].kind == kind]
 
@@ -99,20 +99,21 @@ class BoxReader:
             yield Box(kind, at, body, at + size)
             at += size
 
-    def walk(self, box: Box, depth: int = 0) -> Boxes:
+    def walk(self, box: Box, depth: int = 0) -> BoxTree:
         """List the boxes below one, and below those that hold boxes."""
         if depth > _DEPTH_MAX:
             raise self.flaw(box, "boxes in boxes without end")
-        below = Boxes({}, [])
+        below = BoxTree({}, [])
         self.read(box.body, min(box.end - box.body, _BLOCK_BYTES), box.end)  # at once
         for one in self.scan(box.body, box.end):
             if one.kind in (b"trak", b"traf"):
                 below.several.append((one, self.walk(one, depth + 1)))
             elif one.kind in (b"trun", b"trex"):
-                below.several.append((one, Boxes({}, [])))
+                below.several.append((one, BoxTree({}, [])))
             elif one.kind in _HOLDING:
                 inside = self.walk(one, depth + 1)
-                below.leaves.update(inside.leaves)
+                for kind, leaf in inside.leaves.items():  # QuickTime has an inner 'hdlr' as well
+                    below.leaves.setdefault(kind, leaf)
                 below.several.extend(inside.several)
             else:
                 below.leaves.setdefault(one.kind, one)

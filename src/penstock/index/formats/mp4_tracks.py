@@ -27,7 +27,7 @@ from ... import limits
 from ...engine.store import StoreFile
 from ...errors import FormatError
 from ...extent import Int
-from .mp4_boxes import KINDS, Box, Boxes, BoxReader
+from .mp4_boxes import KINDS, Box, BoxReader, BoxTree
 
 _CODECS = {
     b"avc1": ("h264", b"avcC"),
@@ -135,16 +135,16 @@ def parse_film(source: StoreFile, is_one_group: bool = False) -> FilmTrack:
 _PROBED_BYTES = 512  # read at a box of a file, which may be all of a small one
 
 
-def _take(reader: BoxReader, movie: Box, track: Boxes, kind: bytes) -> Box:
+def _take(reader: BoxReader, movie: Box, track: BoxTree, kind: bytes) -> Box:
     box = track.leaves.get(kind)
     if box is None:
         raise reader.flaw(movie, f"its video track has no {kind.decode()!r}")
     return box
 
 
-def _find_track(reader: BoxReader, movie: Box, header: Boxes) -> tuple[Boxes, int]:
+def _find_track(reader: BoxReader, movie: Box, header: BoxTree) -> tuple[BoxTree, int]:
     """Find the first video track that is enabled, or else the first, and its number."""
-    tracks: list[tuple[bool, Boxes, int]] = []
+    tracks: list[tuple[bool, BoxTree, int]] = []
     kinds = []
     for box, track in header.list(b"trak"):
         handler = _take(reader, box, track, b"hdlr")
@@ -231,7 +231,7 @@ def _parse_descriptors(reader: BoxReader, box: Box, data: bytes) -> tuple[str, b
 # -- packets ---------------------------------------------------------------------------------------
 
 
-def _read_tables(reader: BoxReader, movie: Box, track: Boxes) -> _Packets:
+def _read_tables(reader: BoxReader, movie: Box, track: BoxTree) -> _Packets:
     """Read the packets of the tables of a track."""
     box = _take(reader, movie, track, b"stsz")
     same, count = reader.unpack(box, ">II", 4)
@@ -258,7 +258,7 @@ def _read_tables(reader: BoxReader, movie: Box, track: Boxes) -> _Packets:
     return _Packets(size, offset, decoded, duration, delay, keys, True)
 
 
-def _place_packets(reader: BoxReader, movie: Box, track: Boxes, size: Int) -> Int:
+def _place_packets(reader: BoxReader, movie: Box, track: BoxTree, size: Int) -> Int:
     """Find where packets are, of the chunks that they are in."""
     wide = b"co64" in track.leaves
     chunks = _take(reader, movie, track, b"co64" if wide else b"stco")
@@ -308,7 +308,7 @@ _RUN_COLUMNS = ((0x100, "duration"), (0x200, "size"), (0x400, "flags"), (0x800, 
 
 
 def _read_fragments(
-    reader: BoxReader, header: Boxes, fragments: Sequence[Box], number: int
+    reader: BoxReader, header: BoxTree, fragments: Sequence[Box], number: int
 ) -> _Packets | None:
     """Read the packets of the fragments of a track; None if it has none there."""
     defaults = _Defaults(0, 0, 0)
@@ -418,7 +418,7 @@ class _Edit(NamedTuple):
     delay: int = 0
 
 
-def _read_edits(reader: BoxReader, header: Boxes, track: Boxes, scale: int) -> _Edit:
+def _read_edits(reader: BoxReader, header: BoxTree, track: BoxTree, scale: int) -> _Edit:
     """Read the edit list; FormatError if it shows more than one part."""
     box = track.leaves[b"elst"]
     flags, count = reader.unpack(box, ">II")
