@@ -122,7 +122,7 @@ header_bytes_max = 1 * MIB
 film_frames_max = 1 << 22
 """Most frames of a film: 38 hours at 30 a second."""
 film_table_bytes_max = 8 * film_frames_max
-"""Largest table in the header of a film: those of times have 8 bytes a frame."""
+"""Largest table in the header of a film: times have 8 bytes a frame."""
 film_boxes_max = 1 << 18
 """Most boxes of a film: a fragment has some eight."""
 

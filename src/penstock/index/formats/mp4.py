@@ -1,7 +1,7 @@
 """Films: MP4 and MOV files, of which a sample is a clip, or the whole.
 
 The index is made of the files' headers (see `mp4_tracks`); no frame is decoded. In a folder, class
-sub-folders give labels, as those of images do. Of several tracks, the first one of video is read.
+sub-folders give labels, as for images. Of several tracks, the first one of video is read.
 
 clips   a dict; without `frames` and `seconds`, each film is one sample, of frames of its own.
 

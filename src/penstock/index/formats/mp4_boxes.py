@@ -43,7 +43,7 @@ class BoxTree(NamedTuple):
     """Boxes below one box.
 
     leaves:   those without boxes, by type.
-    several:  those of which there may be several (tracks, runs of pictures), with what they hold.
+    several:  boxes that may repeat (tracks, runs of pictures), with what they hold.
     """
 
     leaves: dict[bytes, Box]
