@@ -23,7 +23,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long test-engines test-trainers test-foreign explore simulate-faults simulate-bugs test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign \
-  bench-text bench-arrays bench-packing bench-images docs docs-serve docs-check docs-version wheels check-wheels clean
+  bench-text bench-arrays bench-packing bench-scale bench-images docs docs-serve docs-check docs-version wheels check-wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -224,6 +224,9 @@ bench-text: $(STAMPS)/bench  ## JSON lines: indexing, and text against pread wit
 
 bench-packing: $(STAMPS)/bench  ## rows of documents: fill, time, rivals' packers; 18 GB of memory, ARGS="--quick" is a try
 	$(RUN) -m benchmarks.packing $(ARGS)
+
+bench-scale: $(STAMPS)/bench  ## where each structure breaks on the way to 10^12 samples, 10^6 shards, 10^5 ranks; ARGS="--quick"
+	$(RUN) -m benchmarks.scale $(ARGS)
 
 bench-shuffling: $(STAMPS)/penstock  ## penstock.shuffle against numpy; ARGS="--threads 8"
 	$(RUN) -m benchmarks.shuffling $(ARGS)

@@ -1,5 +1,5 @@
-"""Write docs/performance.md, the plot and the figures of README.md from the records: nothing is
-typed.
+"""Write docs/performance.md, the plot and the figures of README.md, and the tables and charts of
+docs/scale.md from the records: nothing is typed.
 
 python -m benchmarks.report             # write them
 python -m benchmarks.report --check     # exit with 1 if a page differs from what would be written
@@ -29,6 +29,7 @@ from benchmarks.record import (
     read_record,
     tree_hash,
 )
+from benchmarks.scale import curves
 from benchmarks.sections import REASONS, SECTIONS, Reason, Section, Target
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -287,6 +288,7 @@ def main() -> None:
         PAGE: performance_page(tree),
         plot.PATH: plot.draw_speed(tree),
         README: insert_reasons(README.read_text(), reasons_list(tree)),
+        **curves.write_pages(),
     }
     for path, text in pages.items():
         if not options.check:

@@ -270,6 +270,15 @@ same on any machine, but for the last two rows.""",
         ((r"^bound (cosmoflow|s4)$", "no target: the data exceed the caches"),),
     ),
     Section(
+        "scale",
+        "On the way to 10^12 samples",
+        "make bench-scale",
+        """costs of each structure at 10^12 samples, 10^6 shards, 10^5 ranks or 12,500 hosts, and
+the size at which it passes its limit: measured, simulated or extrapolated by the cost of a unit, as
+each note says. Times are of one processor, the least of several; memory, messages and descriptors
+are counts.""",
+    ),
+    Section(
         "images",
         "Photographs: decoded, cropped and resized",
         "make bench-images ARGS='--photos FOLDER'",

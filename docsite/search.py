@@ -73,6 +73,7 @@ WORDS = {
     "images.md": "imagefolder jpeg augmentation",
     "install.md": "pip package macos windows docker",
     "objects.md": "s3 gcs azure cloud bucket credentials",
+    "scale.md": "trillion samples shards ranks hosts large job limit descriptors rendezvous",
     "start/ten-minutes.md": "quickstart",
     "start/which-class.md": "num_workers",
     "tutorials/language-model.md": "llm gpt pretraining",

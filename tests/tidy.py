@@ -98,7 +98,7 @@ BUDGETS = {
     "penstock_bench": 13_064,
     "penstock_sim": 7_026,
     "plan": 3_630,
-    "ranks": 596,
+    "ranks": 600,
     "sharing": 3_672,
     "tasks": 1_449,
     "testing": 1_694,
