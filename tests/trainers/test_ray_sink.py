@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import os
 import signal
+import socket
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from ray.data._internal.execution.interfaces import TaskContext  # noqa: E402
 
 import penstock  # noqa: E402
 from penstock.errors import PenstockError, UsageError  # noqa: E402
+from tests.trainers.test_ray import add_raylet  # noqa: E402
 
 ROWS = 400
 
@@ -127,6 +131,40 @@ def test_a_task_that_is_repeated(cluster: Any, how: str, tmp_path: Path) -> None
     assert operator.endswith("->Write")
     assert int(parts) > 0
     check_rows(path)
+
+
+def test_a_node_that_is_lost(cluster: Any, tmp_path: Path) -> None:
+    """A node has written a part, and is gone with what it has: another one does its tasks."""
+    path = tmp_path / "run" / "out"
+    server = socket.create_server(("127.0.0.1", 0))
+    server.settimeout(250)
+    driver = server.getsockname()
+
+    def wait_in_one(batch: dict[str, Any]) -> dict[str, Any]:
+        if batch["txt"][0] == "nöte 0":
+            with socket.create_connection(driver) as connection:
+                connection.sendall(ray.get_runtime_context().get_node_id().encode())
+                connection.recv(1)  # until the other node is gone
+        return batch
+
+    raylets = [add_raylet(cluster, "sink", f"127.0.2.{number}") for number in (1, 2)]
+    cluster.wait_for_nodes(timeout=120)
+    place = {"num_cpus": 0, "resources": {"sink": 1}}
+    rows = ray.data.range(ROWS, override_num_blocks=2).map(make_row, **place)
+    rows = rows.map_batches(wait_in_one, batch_size=20, **place)
+    sink = penstock.ray.Datasink(path, shard_bytes=60_000)
+    with server, ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(rows.write_datasink, sink, ray_remote_args=place)
+        with server.accept()[0] as connection:
+            waiting = connection.recv(100).decode()
+            while not list(path.parent.glob(".out.*/[0-9]*")):
+                time.sleep(0.01)
+            (lost,) = [raylet for raylet in raylets if raylet.node_id != waiting]
+            cluster.remove_node(lost, allow_graceful=False)
+        writing.result()
+    check_rows(path)
+    raylets.remove(lost)
+    cluster.remove_node(raylets[0])
 
 
 def spoil(row: dict[str, Any]) -> dict[str, Any]:
