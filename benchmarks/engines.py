@@ -1,13 +1,20 @@
-"""Shared work on Ray and Dask against a local pool on the same two cores, and at 10^5 shards.
+"""Shared work on Ray and Dask against a local pool on the same two cores, of one file against
+shards, against other libraries, and at 10^5 shards.
 
     python -m benchmarks.engines [FOLDER] [--shards 100_000] [--rounds 7] [--quick]
 
-Tasks of an index of 10 GB of tar (80 files of holes between headers, members of 100 kB) and of the
-tokens of 2 GB of JSON lines (the web's lengths), each done by two workers of an engine that has
-started and has imported penstock. The three take turns; the ratio is the pool's time to the
-engine's. Then plan, work and commit of an index of so many tars of two samples, on a local pool,
-and `penstock.open` in a fresh process: its time, and the most memory that the process has. Without
-`ray` or `distributed` their rows are left out. The record is benchmarks/results/engines.json.
+* Tasks of an index of 10 GB of tar (80 files of holes between headers, members of 100 kB) and of
+  the tokens of 400 MB of JSON lines (the web's lengths, by tiktoken), each done by two workers of
+  an engine that has started and has imported penstock. More bytes would bring ratios nearer to 1.
+* Plan, work and commit of the index of one file of 20 GB, on a local pool of eight workers, against
+  that of eight files of as many bytes: tar, and JSON lines of 1 MiB, which are holes, too.
+* Plan, work and commit of the tokens of 120 MB of JSON lines on a local pool that is started for
+  it, against `datatrove` and `litdata.optimize` (benchmarks/token_rivals.py).
+* Plan, work and commit of an index of so many tars of two samples, on a local pool, and
+  `penstock.open` in a fresh process: its time, and the most memory that the process has.
+
+Those that are compared take turns; a ratio is the time of the other to ours, or of the pool to the
+engine's. Without a library its rows say so. The record is benchmarks/results/engines.json.
 """
 
 from __future__ import annotations
@@ -15,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -27,20 +35,25 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from penstock import limits
 from penstock.errors import UsageError
 from penstock.tasks import WorkPlan, distribute, make_engine, plan_work
 
 from .contender import ROOT
 from .pairing import bootstrap_interval
 from .record import Record, Row, table
+from .token_rivals import race_tokens
 from .tokenizing import draw_texts, train
 
 WORKERS = 2
+CUT_WORKERS = 8
 WANTED_RATIO = 0.85
+WANTED_CUT = 0.8
 WANTED_COMMIT_S = 30.0
 WANTED_OPEN_S = 1.0
 WANTED_OPEN_MB = 300.0
 MEMBER_BYTES = 100_000
+LINE_BYTES = 1 << 20
 LONG_AGO_NS = 10**18 + 1
 """Time of files: an index is not believed whose files were written while it was made."""
 OPENING = """
@@ -69,14 +82,29 @@ def write_tars(folder: Path, size: int, files: int) -> Path:
     return folder
 
 
-def write_documents(path: Path, size: int) -> Path:
-    """JSON lines of about so many bytes of text."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as file:
-        texts = draw_texts(min(size, 50_000_000))
-        for _ in range(-(-size // 50_000_000)):
-            file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
-    return path
+def write_long_lines(folder: Path, size: int, files: int) -> Path:
+    """Write sparse files of JSON lines, of so many bytes together: texts are holes."""
+    folder.mkdir(parents=True)
+    for number in range(files):
+        with open(folder / f"{number:03}.jsonl", "wb") as file:
+            file.write(b'{"text": "the format is known by a first line"}\n')
+            for _ in range(size // files // LINE_BYTES):
+                file.write(b'{"text": "')
+                file.seek(LINE_BYTES - 13, os.SEEK_CUR)
+                file.write(b'"}\n')
+    return folder
+
+
+def write_documents(folder: Path, size: int, files: int, texts: list[str]) -> Path:
+    """Write JSON lines of about so many bytes of text, which is repeated."""
+    folder.mkdir(parents=True)
+    lines = [json.dumps({"text": text}) + "\n" for text in texts]
+    repeats = -(-size // files // sum(map(len, texts)))
+    for number in range(files):
+        with open(folder / f"{number}.jsonl", "w") as file:
+            for _ in range(repeats):
+                file.writelines(lines)
+    return folder
 
 
 def write_shards(folder: Path, count: int) -> Path:
@@ -134,23 +162,65 @@ def compare(record: Record, name: str, plan: WorkPlan, rounds: int) -> None:
                 times[engine].append(time_run(partial(work_on, pools[engine], plan)))
     record.raw[name] = {"seconds": times}
     for engine in list(pools)[1:]:
-        ratios = [ours / theirs for ours, theirs in zip(times["local"], times[engine], strict=True)]
-        ratio = median(ratios)
-        low, high = bootstrap_interval(ratios, 1)
-        record.rows.append(
-            Row(
-                f"{name} / {engine}",
-                median(times[engine]),
-                "s",
-                median(times["local"]),
-                ratio,
-                WANTED_RATIO,
-                ratio >= WANTED_RATIO,
-                low,
-                high,
-                note=f"{len(plan)} tasks; floor: local pool",
-            )
-        )
+        note = f"{len(plan)} tasks; floor: local pool"
+        row = time_row(f"{name} / {engine}", times[engine], times["local"], WANTED_RATIO, note)
+        record.rows.append(row)
+
+
+def time_row(
+    name: str, seconds: list[float], floor: list[float], target: float | None, note: str
+) -> Row:
+    """A row of times that took turns: the ratio is the floor's time to the other."""
+    ratios = [theirs / ours for ours, theirs in zip(seconds, floor, strict=True)]
+    ratio, (low, high) = median(ratios), bootstrap_interval(ratios, 1)
+    met = None if target is None else ratio >= target
+    values = median(seconds), "s", median(floor), ratio
+    return Row(name, *values, target, met, low, high, note=note)
+
+
+def compare_cut(record: Record, folder: Path, size: int, rounds: int) -> None:
+    """Rows of the index of one file against that of shards of as many bytes."""
+    with make_engine("local", CUT_WORKERS)() as pool:
+        for kind, write in (("tar", write_tars), ("JSON lines", write_long_lines)):
+            places = [folder / f"cut-{kind[:3]}-{files}" for files in (1, CUT_WORKERS)]
+            for place, files in zip(places, (1, CUT_WORKERS), strict=True):
+                if not place.exists():
+                    write(place, size, files)
+            times: list[list[float]] = [[], []]
+            tasks = [0, 0]
+            for turn in range(rounds + 1):
+                for side in (0, 1) if turn % 2 else (1, 0):
+                    seconds, tasks[side] = make_index(places[side], pool)
+                    times[side] += [seconds] if turn else []
+            name = f"index of one {kind} file, {size / 1e9:g} GB / {CUT_WORKERS} shards"
+            note = f"{tasks[0]} tasks, {CUT_WORKERS} workers; floor: shards, {tasks[1]} tasks"
+            record.rows.append(time_row(name, *times, WANTED_CUT, note))
+            record.raw[name] = {"seconds": times}
+
+
+def make_index(data: Path, pool: Executor) -> tuple[float, int]:
+    """Plan, work and commit: seconds, and the number of tasks."""
+    work = Path(f"{data}-work")
+    shutil.rmtree(work, ignore_errors=True)
+    started = time.perf_counter()
+    plan = plan_work("index", data, work)
+    work_on(pool, plan)
+    plan.commit()
+    return time.perf_counter() - started, len(plan)
+
+
+def compare_rivals(record: Record, data: Path, tokenizer: Path, rounds: int) -> None:
+    """Rows of the tokens of other libraries."""
+    seconds, notes = race_tokens(data, tokenizer, data.parent / "rivals", WORKERS, rounds)
+    size = sum(path.stat().st_size for path in data.iterdir())
+    for ours, target in (("penstock", 1.0), ("penstock, tiktoken", None)):
+        for rival in ("datatrove", "litData.optimize"):
+            name, note = f"tokens of {size / 1e6:.0f} MB, {ours} / {rival}", notes[rival]
+            if rival in seconds:
+                record.rows.append(time_row(name, seconds[ours], seconds[rival], target, note))
+            else:
+                record.rows.append(Row(name, None, "s", note=note))
+    record.raw["tokens of rivals"] = {"seconds": seconds}
 
 
 def measure_shards(record: Record, data: Path, count: int) -> None:
@@ -200,15 +270,23 @@ def main() -> None:
     record = Record("engines", 1, {"shards": count, "rounds": rounds, "quick": options.quick})
     folder = options.folder / ("quick" if options.quick else "whole")
     if rounds:
+        limits.task_text_bytes //= scale  # as many tasks
         data = folder / "tars"
         data = data if data.exists() else write_tars(data, 10_000_000_000 // scale, 80)
         plan = plan_work("index", data, folder / "tars-work")
         compare(record, f"index / tar, {10 // scale} GB", plan, rounds)
-        lines = folder / "documents.jsonl"
-        lines = lines if lines.exists() else write_documents(lines, 2_000_000_000 // scale)
-        tokenizer = train(folder / "tokenizer.json", draw_texts(10_000_000))
-        plan = plan_work("tokenize", lines, folder / "tokens-work", tokenizer=str(tokenizer))
-        compare(record, f"tokenize / JSON lines, {2000 // scale:,} MB", plan, rounds)
+        compare_cut(record, folder, 20_000_000_000 // scale, rounds)
+        texts = draw_texts(10_000_000 // scale)
+        tokenizer = train(folder / "tokenizer.json", texts)
+        few = min(rounds, 2 if options.quick else 3)
+        lines = folder / "documents"
+        lines = lines if lines.exists() else write_documents(lines, 400_000_000 // scale, 1, texts)
+        settings = {"tokenizer": str(tokenizer), "engine": "tiktoken"}
+        plan = plan_work("tokenize", lines, folder / "tokens-work", **settings)
+        compare(record, f"tokenize / JSON lines, {400 // scale} MB", plan, few)
+        lines = folder / "halves"
+        lines = lines if lines.exists() else write_documents(lines, 120_000_000 // scale, 2, texts)
+        compare_rivals(record, lines, tokenizer, few)
     if count:
         data = folder / f"shards-{count}"
         data = data if data.exists() else write_shards(data, count)

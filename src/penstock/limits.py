@@ -46,7 +46,11 @@ task_text_bytes = 64 * MIB
 measured_tasks_max = 4096
 """Tasks, about, that measure lengths or statistics: each has several chunks then."""
 tasks_waiting = 256
-"""Tasks of shared work that wait in an engine at a time."""
+"""Submissions, of a task or of several short ones, that wait in an engine at a time."""
+tasks_tried = 4
+"""Submissions that wait while they take less than `task_s`, and grow."""
+task_s = 0.2
+"""Time after which several tasks in one end: what the engine itself costs is small by then."""
 engine_start_s = 120.0
 """Longest wait for the first worker of an engine: clusters that grow on demand take a while."""
 join_bytes_max = 1 << 30

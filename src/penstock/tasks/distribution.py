@@ -1,7 +1,9 @@
 """Tasks on an engine: anything that is a `concurrent.futures.Executor`.
 
 There is no scheduler here: tasks are submitted, a bounded number at a time, and those that fail by
-their storage are tried again. A worker that dies costs the task that it was at.
+their storage are tried again. An engine's own work for a task is the larger part of a short one:
+several are submitted as one, which ends early if they take long and hands the rest back. A worker
+that dies costs those that it was at; from then on each is submitted alone.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import logging
 import multiprocessing
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future
@@ -47,29 +50,42 @@ def spread(
     failed: dict[int, str] = {}
     tried: Counter[int] = Counter()
     waiting, total, broken = [*calls][::-1], len(calls), 0
+    size, waiting_max = 1, limits.tasks_tried
     while waiting:
-        running: dict[Future[Fault], int] = {}
+        running: dict[Future[list[Fault]], list[int]] = {}
         with executor() as pool:
             try:
                 _await_worker(pool)
                 while waiting or running:
-                    while waiting and len(running) < limits.tasks_waiting:
-                        future = pool.submit(attempt, *calls[waiting[-1]])
-                        running[future] = waiting.pop()
-                    for future in wait_for(running, return_when=FIRST_COMPLETED).done:
-                        fault = _find_fault(future)
-                        call = running.pop(future)
+                    while waiting and len(running) < waiting_max:
+                        count = max(1, min(size, len(waiting) // limits.tasks_tried))
+                        group = [waiting.pop() for _ in range(count)]
+                        running[pool.submit(attempt_some, [calls[call] for call in group])] = group
+                    ended = wait_for(running, limits.task_s, FIRST_COMPLETED).done
+                    if not ended:  # tasks are long: as many as there may be workers
+                        waiting_max = limits.tasks_waiting
+                    for future in ended:
+                        faults = _find_faults(future, running[future])
+                        group = running.pop(future)
                         broken = 0
-                        if fault is not None and fault[0] and tried[call] < retries:
-                            tried[call] += 1
-                            waiting.insert(0, call)
-                        elif fault is not None:
-                            failed[call] = fault[1]
+                        if len(faults) < len(group):
+                            waiting += reversed(group[len(faults) :])
+                            size, waiting_max = min(size, len(faults)), limits.tasks_waiting
+                        elif len(group) == size:
+                            size *= 2
+                        for call, fault in zip(group, faults, strict=False):
+                            if fault is not None and fault[0] and tried[call] < retries:
+                                tried[call] += 1
+                                waiting.insert(0, call)
+                            elif fault is not None:
+                                failed[call] = fault[1]
                         if progress is not None:
-                            progress(total - len(waiting) - len(running), total)
+                            left = len(waiting) + sum(map(len, running.values()))
+                            progress(total - left, total)
             except (BrokenExecutor, CancelledError) as error:
                 broken += 1
-                waiting += running.values()
+                waiting += [call for group in running.values() for call in group]
+                size, waiting_max = 0, limits.tasks_waiting
                 if waiting and broken > retries:
                     what = f"workers died {broken} times and nothing was done in between"
                     first = describe(waiting[-1])
@@ -80,8 +96,16 @@ def spread(
     return failed
 
 
+def attempt_some(calls: list[tuple[Any, ...]]) -> list[Fault]:
+    """Attempt calls until some time is over, one at least, for workers of any engine."""
+    ended, faults = time.monotonic() + limits.task_s, [attempt(*calls[0])]
+    while len(faults) < len(calls) and time.monotonic() < ended:
+        faults.append(attempt(*calls[len(faults)]))
+    return faults
+
+
 def attempt(function: Callable[..., object], *arguments: Any) -> Fault:
-    """Call a function, for workers of any engine. Return None, or whether trying again may help,
+    """Call a function. Return None, or whether trying again may help,
     and the error. Errors are returned: engines differ in what they do with those raised."""
     try:
         function(*arguments)
@@ -99,22 +123,24 @@ def _await_worker(pool: Executor) -> None:
         first.cancel()
         what = f"no worker of the engine answered within {limits.engine_start_s:g} s"
         raise WorkerError(f"{what}: start workers, with penstock and a free core each")
-    _find_fault(first)
+    _find_faults(first, [])
 
 
 def _answer() -> None:
     """Return: the worker is there, and can import this module."""
 
 
-def _find_fault(future: Future[Any]) -> Fault:
-    """Return the fault of a task; against an engine's own, trying again may help."""
+def _find_faults(future: Future[Any], group: list[int]) -> list[Fault]:
+    """Return the faults of tasks that were done together. Against an engine's own, trying again
+    may help; at which one of several it failed is not known, and none counts as done."""
     try:
-        fault: Fault = future.result()
-        return fault
+        faults: list[Fault] = future.result()
+        return faults
     except (BrokenExecutor, CancelledError):
         raise
     except Exception as error:
-        return True, f"the engine failed: {type(error).__name__}: {error}".split("\n")[0]
+        what = f"the engine failed: {type(error).__name__}: {error}".split("\n")[0]
+        return [(True, what)] if len(group) == 1 else []
 
 
 # -- engines ---------------------------------------------------------------------------------------
