@@ -23,7 +23,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long test-engines test-trainers test-foreign explore simulate-faults simulate-bugs test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign \
-  bench-text bench-arrays bench-packing bench-scale bench-images docs docs-serve docs-check docs-version wheels check-wheels clean
+  bench-text bench-arrays bench-engines bench-packing bench-scale bench-images docs docs-serve docs-check docs-version wheels check-wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -215,6 +215,9 @@ build/torchvision: | $(STAMPS)/venv
 bench-arrays: $(STAMPS)/bench  ## windows and patches of Zarr and HDF5 against loops over their libraries; one sample a file; 10^9 windows; ARGS="--quick"
 	$(RUN) -m benchmarks.arrays $(ARGS)
 
+bench-engines: $(STAMPS)/bench $(STAMPS)/engines  ## shared work on Ray and Dask, of one large file, of 10^5 shards; datatrove, LitData; ARGS="--quick"
+	$(RUN) -m benchmarks.engines $(ARGS)
+
 bench-text: $(STAMPS)/bench  ## JSON lines: indexing, and text against pread with orjson; tokens, token lists; selections; ARGS="--quick"
 	$(RUN) -m benchmarks.text $(ARGS)
 	$(RUN) -m benchmarks.tokenizing $(ARGS)
@@ -295,10 +298,11 @@ $(STAMPS)/engines: $(STAMPS)/penstock
 	@$(INSTALL) --no-build-isolation --editable '.[ray,dask]' grpcio
 	@touch $@
 
-# FFCV asks for torchvision, which it does not use here, and which has no build for this torch: trainers that find it fail.
+# Some ask for torchvision (FFCV, and others), which none uses here, and which has no build for this torch: trainers that find it fail.
 $(STAMPS)/bench: $(STAMPS)/penstock
 	@echo "setup: the loaders that penstock is compared with"
 	@$(INSTALL) --no-build-isolation --editable '.[rivals]'
-	@if pkg-config --exists opencv4 libturbojpeg 2>/dev/null; then $(INSTALL) 'ffcv==1.0.2' && $(RUN) -m pip uninstall -qq -y torchvision; \
+	@if pkg-config --exists opencv4 libturbojpeg 2>/dev/null; then $(INSTALL) 'ffcv==1.0.2'; \
 	  else echo "FFCV is left out (Debian: apt-get install libopencv-dev libturbojpeg0-dev pkg-config)"; fi
+	@$(RUN) -m pip uninstall -qq -y torchvision
 	@touch $@

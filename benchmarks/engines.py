@@ -87,7 +87,6 @@ def write_long_lines(folder: Path, size: int, files: int) -> Path:
     folder.mkdir(parents=True)
     for number in range(files):
         with open(folder / f"{number:03}.jsonl", "wb") as file:
-            file.write(b'{"text": "the format is known by a first line"}\n')
             for _ in range(size // files // LINE_BYTES):
                 file.write(b'{"text": "')
                 file.seek(LINE_BYTES - 13, os.SEEK_CUR)
@@ -181,8 +180,8 @@ def time_row(
 def compare_cut(record: Record, folder: Path, size: int, rounds: int) -> None:
     """Rows of the index of one file against that of shards of as many bytes."""
     with make_engine("local", CUT_WORKERS)() as pool:
-        for kind, write in (("tar", write_tars), ("JSON lines", write_long_lines)):
-            places = [folder / f"cut-{kind[:3]}-{files}" for files in (1, CUT_WORKERS)]
+        for kind, write in (("tar", write_tars), ("jsonl", write_long_lines)):
+            places = [folder / f"cut-{kind}-{files}" for files in (1, CUT_WORKERS)]
             for place, files in zip(places, (1, CUT_WORKERS), strict=True):
                 if not place.exists():
                     write(place, size, files)
@@ -190,20 +189,20 @@ def compare_cut(record: Record, folder: Path, size: int, rounds: int) -> None:
             tasks = [0, 0]
             for turn in range(rounds + 1):
                 for side in (0, 1) if turn % 2 else (1, 0):
-                    seconds, tasks[side] = make_index(places[side], pool)
+                    seconds, tasks[side] = make_index(places[side], kind, pool)
                     times[side] += [seconds] if turn else []
-            name = f"index of one {kind} file, {size / 1e9:g} GB / {CUT_WORKERS} shards"
+            name = f"index of one .{kind}, {size / 1e9:g} GB / {CUT_WORKERS} shards"
             note = f"{tasks[0]} tasks, {CUT_WORKERS} workers; floor: shards, {tasks[1]} tasks"
             record.rows.append(time_row(name, *times, WANTED_CUT, note))
             record.raw[name] = {"seconds": times}
 
 
-def make_index(data: Path, pool: Executor) -> tuple[float, int]:
+def make_index(data: Path, format: str, pool: Executor) -> tuple[float, int]:
     """Plan, work and commit: seconds, and the number of tasks."""
     work = Path(f"{data}-work")
     shutil.rmtree(work, ignore_errors=True)
     started = time.perf_counter()
-    plan = plan_work("index", data, work)
+    plan = plan_work("index", data, work, open_options={"format": format})
     work_on(pool, plan)
     plan.commit()
     return time.perf_counter() - started, len(plan)

@@ -163,6 +163,17 @@ are held against reading and decoding the same batches alone.""",
         {"(windows: open|memory)$|plan a window|^decodes of a chunk": AT_MOST},
     ),
     Section(
+        "engines",
+        "Work that many programs share",
+        "make bench-engines",
+        """two started workers of each engine on the same tasks: an index of sparse tars
+and tokens by tiktoken; the ratio is the local pool's time to the engine's. One sparse file of 20 GB
+against eight of as many bytes: plan, work and commit on a pool of eight workers. Tokens against
+datatrove's local executor and `litdata.optimize`: all with two processes that the clock sees start,
+and threads within `tokenizers` where a rival is faster with them; the tokens are compared. Shards
+are tars of two samples.""",
+    ),
+    Section(
         "step_loader",
         "Batches for trainers that deal them",
         "python -m benchmarks.step_loader",

@@ -28,6 +28,7 @@ from penstock.dataset.measuring import measure_lengths
 from penstock.errors import ChangedError, MissingError, SidecarError, UsageError
 from penstock.index.sidecar import read_sidecar
 from penstock.tasks import WorkPlan, distribute, plan_work
+from penstock.tasks.distribution import spread
 from penstock.tasks.slurm import find_share, parse_tasks
 from penstock.tasks.tape import pack, unpack
 from penstock.tasks.token_work import place_tokens
@@ -756,6 +757,55 @@ def test_engine_whose_workers_die(shards: Path, tmp_path: Path) -> None:
     assert distribute(plan, start) == {}
     assert not plan.list_missing()
     assert len(made) == 2
+
+
+class Counting(ThreadPoolExecutor):
+    """An engine of two threads that notes how many tasks each submission has; one that has a task
+    of `deadly` fails, as an engine's own."""
+
+    def __init__(self, deadly: tuple[Any, ...] | None = None) -> None:
+        super().__init__(2)
+        self.deadly = deadly
+        self.sizes: list[int] = []
+
+    def submit(self, function: Any, /, *given: Any, **named: Any) -> Any:
+        if given:
+            self.sizes.append(len(given[0]))
+            if self.deadly in given[0]:
+                return super().submit(int, "no number")
+        return super().submit(function, *given, **named)
+
+
+def test_short_tasks_are_submitted_together() -> None:
+    """All are done once, in a few submissions; the last ones are small again."""
+    pool, done = Counting(), list[int]()
+    failed = spread({n: (done.append, n) for n in range(500)}, lambda: pool, str)
+    assert failed == {}
+    assert sorted(done) == list(range(500))
+    assert len(pool.sizes) < 60
+    assert pool.sizes[0] == pool.sizes[-1] == 1
+
+
+def test_tasks_that_take_long_are_submitted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A submission ends after its time, and tasks that it was given and did not begin are done."""
+    monkeypatch.setattr(limits, "task_s", 0.0)
+    pool, done = Counting(), list[int]()
+    failed = spread({n: (done.append, n) for n in range(500)}, lambda: pool, str)
+    assert failed == {}
+    assert sorted(done) == list(range(500))
+    assert max(pool.sizes) <= 2
+    assert len(pool.sizes) >= 490
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_task_at_which_the_engine_fails(retries: int) -> None:
+    """It alone fails, and those that were submitted with it are done."""
+    done = list[int]()
+    calls = {n: (done.append, n) for n in range(500)}
+    failed = spread(calls, lambda: Counting(calls[317]), str, retries)
+    assert list(failed) == [317]
+    assert failed[317].startswith("the engine failed: ValueError: invalid literal")
+    assert sorted(done) == [n for n in range(500) if n != 317]
 
 
 def test_killed_at_work(shards: Path, tmp_path: Path) -> None:
