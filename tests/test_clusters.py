@@ -518,18 +518,22 @@ SRUN = """#!{python}
 import itertools, os, signal, subprocess, sys
 options = list(itertools.takewhile(lambda word: word.startswith("--"), sys.argv[1:]))
 words = sys.argv[1 + len(options):]
-tasks = [
-    subprocess.Popen(words, env={{**os.environ, "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)}})
-    for i in range(int(os.environ["SLURM_NTASKS"]))
-]
-signal.signal(signal.SIGUSR1, lambda *_: [task.send_signal(signal.SIGUSR1) for task in tasks])
+running = {{
+    subprocess.Popen(words, env={{**os.environ, "SLURM_PROCID": i, "SLURM_LOCALID": i}}).pid
+    for i in map(str, range(int(os.environ["SLURM_NTASKS"])))
+}}
+def send(number, *_):
+    for pid in running:
+        os.kill(pid, number)
+signal.signal(signal.SIGUSR1, send)
 open(os.environ["SRUN_PID"], "w").write(str(os.getpid()))
 codes = []
-for _ in tasks:
-    codes.append(os.waitstatus_to_exitcode(os.wait()[1]) % 256)
+while running:
+    pid, status = os.wait()
+    running.remove(pid)
+    codes.append(os.waitstatus_to_exitcode(status) % 256)
     if codes[-1] and "--kill-on-bad-exit=1" in options:
-        for task in tasks:
-            task.terminate()
+        send(signal.SIGTERM)
 sys.exit(max(codes))
 """
 SCONTROL = """#!/bin/sh
