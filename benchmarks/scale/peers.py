@@ -65,21 +65,13 @@ def count_descriptors(others: int) -> float:
 
 def measure_peers(others: Sequence[int]) -> list[Curve]:
     """Curves of the descriptors of a rank that has asked ranks of so many hosts, and has been asked
-    by as many, of which each has one connection here; and of its sockets, by their bound."""
-    opened = tuple((number, count_descriptors(number) + number) for number in others)
-    sockets = tuple((number, 3.0 * number) for number in others)
-    told = "idle ones closed"
+    by as many, of which each has one connection here; and of its sockets: each has a descriptor,
+    and each connection that the rank has made has one besides."""
+    counted = [(number, count_descriptors(number)) for number in others]
+    opened = tuple((number, descriptors + number) for number, descriptors in counted)
+    sockets = tuple((number, descriptors - number) for number, descriptors in counted)
+    told, most = "idle ones closed", limits.peer_sockets_max
     return [
         Curve("peers: descriptors", "hosts", "", 1, DESCRIPTORS, "a process", opened, (), told),
-        Curve(
-            "peers: sockets",
-            "hosts",
-            "",
-            1,
-            limits.peer_sockets_max,
-            "a process",
-            sockets,
-            (),
-            told,
-        ),
+        Curve("peers: sockets", "hosts", "", 1, most, "a process", sockets, (), told),
     ]
