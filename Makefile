@@ -44,8 +44,8 @@ test-long: $(STAMPS)/ray  ## what takes long, and EXAMPLES=200 of each property;
 	PENSTOCK_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest -n $(WORKERS) $(LONG) -m '$(MARKS)' $(ARGS)
 
 # Three at a time: they wait for processes that they start.
-test-engines: $(STAMPS)/engines  ## Ray Train, and shared work on Ray, Dask, MPI, Slurm's stand-in and a pool, whose processes are killed; ARGS= are pytest's
-	$(RUN) -m pytest -n 3 $(LONG) -m engines tests/tasks tests/trainers/test_ray*.py $(ARGS)
+test-engines: $(STAMPS)/engines  ## Ray Train, and shared work on Ray, Dask, MPI, Slurm's stand-in and a pool, whose processes are killed, KILLS=3 of each work on each; ARGS= are pytest's
+	$(if $(KILLS),PENSTOCK_KILLS=$(KILLS)) $(RUN) -m pytest -n 3 $(LONG) -m engines tests/tasks tests/trainers/test_ray*.py $(ARGS)
 
 # Trainers and engines that call our loaders, of these versions, in an environment of their own: .venv
 # with these in front of it, so that nothing that they ask for replaces what the project is tested with.

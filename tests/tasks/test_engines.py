@@ -35,6 +35,8 @@ pytestmark = pytest.mark.engines
 psutil = pytest.importorskip("psutil", reason="no psutil: make test-engines installs it")
 
 PATIENCE_S = 120
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "3"))
+"""Processes killed, of each work on each engine."""
 PYTHON = [sys.executable, "-m"]
 Processes = list[Any]  # of psutil
 
@@ -278,11 +280,11 @@ def work_killed(engine: Engine, work: Path, draw: random.Random, kills: int) -> 
     plan = [(victims[kill % len(victims)], draw.randint(1, 4)) for kill in range(kills)]
     draw.shuffle(plan)
     died = dict.fromkeys(victims, 0)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S * max(1, kills / 3)
     while plan or WorkPlan.load(work).list_missing():
         if not WorkPlan.load(work).list_missing():
             for part in (work / "parts").iterdir():
-                part.unlink()
+                part.unlink(missing_ok=True)  # a task that outlives its driver renames its file
         with engine.drive(work) as driver:
             was = dict(died)
             seen = count_parts(work)
@@ -348,6 +350,7 @@ def works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Pa
     return found
 
 
+@pytest.mark.timeout(100 * KILLS)
 @pytest.mark.parametrize("name", ENGINES)
 def test_killed_at_random(name: str, works: Any, tmp_path: Path) -> None:
     """Workers, drivers and whole nodes die, the command is run again: the bytes are the same."""
@@ -356,7 +359,7 @@ def test_killed_at_random(name: str, works: Any, tmp_path: Path) -> None:
     with ENGINES[name](tmp_path / "engine") as engine:
         for work, made, expected in works.values():
             assert len(WorkPlan.load(work)) > 20
-            died = work_killed(engine, work, draw, 3)
+            died = work_killed(engine, work, draw, KILLS)
             print(name, work.name, died)
             run("commit", work)
             assert made.read_bytes() == expected
