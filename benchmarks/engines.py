@@ -4,7 +4,7 @@ shards, against other libraries, and at 10^5 shards.
     python -m benchmarks.engines [FOLDER] [--shards 100_000] [--rounds 7] [--quick]
 
 * Tasks of an index of 10 GB of tar (80 files of holes between headers, members of 100 kB) and of
-  the tokens of 400 MB of JSON lines (the web's lengths, by tiktoken), each done by two workers of
+  the tokens of 256 MB of JSON lines (the web's lengths, by tiktoken), each done by two workers of
   an engine that has started and has imported penstock. More bytes would bring ratios nearer to 1.
 * Plan, work and commit of the index of one file of 20 GB, on a local pool of eight workers, against
   that of eight files of as many bytes: tar, and JSON lines of 1 MiB, which are holes, too.
@@ -14,7 +14,8 @@ shards, against other libraries, and at 10^5 shards.
   `penstock.open` in a fresh process: its time, and the most memory that the process has.
 
 Those that are compared take turns; a ratio is the time of the other to ours, or of the pool to the
-engine's. Without a library its rows say so. The record is benchmarks/results/engines.json.
+engine's. Without a library its rows are left out, or say so. Record:
+benchmarks/results/engines.json.
 """
 
 from __future__ import annotations
@@ -268,29 +269,34 @@ def main() -> None:
     count, rounds = options.shards // scale, min(options.rounds, 3 if options.quick else 99)
     record = Record("engines", 1, {"shards": count, "rounds": rounds, "quick": options.quick})
     folder = options.folder / ("quick" if options.quick else "whole")
+
+    def measure(work: Callable[..., None], *arguments: Any) -> None:
+        before = len(record.rows)
+        work(record, *arguments)
+        print(table(record.rows[before:]), flush=True)
+
     if rounds:
         limits.task_text_bytes //= scale  # as many tasks
         data = folder / "tars"
         data = data if data.exists() else write_tars(data, 10_000_000_000 // scale, 80)
         plan = plan_work("index", data, folder / "tars-work")
-        compare(record, f"index / tar, {10 // scale} GB", plan, rounds)
-        compare_cut(record, folder, 20_000_000_000 // scale, rounds)
+        measure(compare, f"index / tar, {10 // scale} GB", plan, rounds)
+        measure(compare_cut, folder, 20_000_000_000 // scale, min(rounds, 5))
         texts = draw_texts(10_000_000 // scale)
         tokenizer = train(folder / "tokenizer.json", texts)
         few = min(rounds, 2 if options.quick else 3)
         lines = folder / "documents"
-        lines = lines if lines.exists() else write_documents(lines, 400_000_000 // scale, 1, texts)
+        lines = lines if lines.exists() else write_documents(lines, 256_000_000 // scale, 1, texts)
         settings = {"tokenizer": str(tokenizer), "engine": "tiktoken"}
         plan = plan_work("tokenize", lines, folder / "tokens-work", **settings)
-        compare(record, f"tokenize / JSON lines, {400 // scale} MB", plan, few)
+        measure(compare, f"tokenize / JSON lines, {256 // scale} MB", plan, few)
         lines = folder / "halves"
         lines = lines if lines.exists() else write_documents(lines, 120_000_000 // scale, 2, texts)
-        compare_rivals(record, lines, tokenizer, few)
+        measure(compare_rivals, lines, tokenizer, few)
     if count:
         data = folder / f"shards-{count}"
         data = data if data.exists() else write_shards(data, count)
-        measure_shards(record, data, count)
-    print(table(record.rows))
+        measure(measure_shards, data, count)
     if not options.quick:
         print(record.write())
 
