@@ -17,6 +17,8 @@ from .ray_data import RayData, RayDataConfig
 from .ray_sink import RaySink
 from .ray_source import RaySource
 
+__all__ = ["Data", "DataConfig", "Datasink", "Source", "report", "restore", "save_when_preempted"]
+
 Batch = TypeVar("Batch")
 
 _file_name = "penstock_loader.json"

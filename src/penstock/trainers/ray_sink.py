@@ -59,9 +59,6 @@ class RaySink(ray.data.Datasink[RowParts | None]):
         """Remove what tasks have written."""
         self._shards.discard()
 
-    def get_name(self) -> str:
-        return "Penstock"
-
 
 def _read_columns(block: Block) -> Columns:
     table = BlockAccessor.for_block(block).to_arrow()
