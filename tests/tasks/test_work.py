@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -489,6 +490,87 @@ def test_stats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert penstock.open(tmp_path / "x.npy").load_stats() == expected
     with pytest.raises(UsageError, match="'stats' has no setting 'bins': leave it out, it has by"):
         plan_work("stats", tmp_path / "x.npy", tmp_path / "bins", bins=3)
+
+
+def verify(data: Path, work: Path) -> str:
+    """What a check of data says at its end."""
+    plan = plan_work("verify", data, work)
+    assert len(plan) > 1
+    do_all(plan)
+    return plan.commit()
+
+
+def test_verify_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged images are named, with exit code 1. The digest of whole ones is that of any copy, on
+    any engine, by any tasks."""
+    drawn = np.random.default_rng(0)
+    for number in range(8):
+        path = tmp_path / "pictures" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = drawn.integers(0, 255, (40, 60, 3), dtype=np.uint8)
+        PIL.Image.fromarray(pixels).save(path)
+    broken = tmp_path / "pictures" / "b" / "3.jpg"
+    shutil.copytree(tmp_path / "pictures", tmp_path / "copy")
+    broken.write_bytes(broken.read_bytes()[:900])
+    run("plan-work", "verify", tmp_path / "pictures", tmp_path / "work")
+    run("work", tmp_path / "work")
+    told = run("commit", tmp_path / "work", code=1).stderr
+    assert (
+        "pictures: 1 of 8 samples are damaged: restore them, `penstock index --force` it, and"
+        in told
+    )
+    assert f"sample 5: {broken}" in told
+    shutil.copy(tmp_path / "copy" / "b" / "3.jpg", broken)
+    penstock.open(tmp_path / "pictures", index="rebuild")
+    whole = verify(tmp_path / "pictures", tmp_path / "again")
+    assert whole.startswith("8 samples are whole: digest ")
+    monkeypatch.setattr(limits, "task_bytes", 10_000)
+    monkeypatch.setattr(limits, "lengths_batch_bytes", 1)
+    assert verify(tmp_path / "copy", tmp_path / "other") == whole
+    (tmp_path / "copy" / "a" / "0.jpg").rename(tmp_path / "copy" / "a" / "9.jpg")
+    penstock.open(tmp_path / "copy", index="rebuild")
+    assert verify(tmp_path / "copy", tmp_path / "renamed") != whole
+
+
+def test_verify_the_sequence(shards: Path, tmp_path: Path) -> None:
+    """The digest is of the sequence of samples, too."""
+    before = verify(shards, tmp_path / "work")
+    (shards / "s-000.tar").rename(shards / "s-009.tar")
+    assert verify(shards, tmp_path / "other") != before
+
+
+def test_verify_checksums(shards: Path, tmp_path: Path) -> None:
+    """Checksums are compared where the format has them, without being asked for."""
+    done = convert(penstock.open(shards), tmp_path / "records", to="tfrecord", shards=3)
+    path = Path(done.files[1])
+    data = bytearray(path.read_bytes())
+    data[data.index(bytes([2]) * 20)] ^= 1
+    path.write_bytes(data)
+    penstock.open(tmp_path / "records")[10]  # not asked for, nothing is found
+    with pytest.raises(penstock.errors.DataError) as error:
+        verify(tmp_path / "records", tmp_path / "work")
+    told = str(error.value).split("\n")
+    assert "1 of 30 samples are damaged: restore them" in told[0]
+    assert len(told) == 2
+    assert str(path) in told[1]
+
+
+def test_verify_a_file_that_was_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changed since the plan: its tasks fail by name, the rest is checked."""
+    (tmp_path / "x.bin").write_bytes(bytes(range(200)) * 50)
+    monkeypatch.setattr(limits, "task_bytes", 4000)
+    plan = plan_work(
+        "verify",
+        tmp_path / "x.bin",
+        tmp_path / "w",
+        open_options={"dtype": "uint8", "shape": [100], "format": "records"},
+    )
+    assert len(plan) == 3
+
+    plan.do(0)
+    os.truncate(tmp_path / "x.bin", 5000)
+    with pytest.raises(ChangedError, match="x.bin"):
+        plan.do(1)
 
 
 def test_text_that_cannot_be_encoded(tmp_path: Path) -> None:

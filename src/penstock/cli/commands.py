@@ -45,8 +45,8 @@ _SUMMARIES = {
         "tokenize": "Write the tokens of texts as Megatron's .bin and .idx, and verify them.",
     },
     "On many machines": {
-        "plan-work": "Plan work that many programs share: an index, shards, tokens, lengths or "
-        "statistics.",
+        "plan-work": "Plan work that many programs share: an index, shards, tokens, lengths, "
+        "statistics, a check.",
         "work": "Do tasks of a plan: here one after the other, or on an engine.",
         "commit": "Put the tasks of a plan together, when all are done. Names those that are "
         "missing.",

@@ -20,7 +20,8 @@ from .work import Engine, Folder, Workers, commit, run_tasks
 
 app = typer.Typer(
     cls=HelpedGroup,
-    help="""Plan work that many programs share: an index, shards, tokens, lengths or statistics.
+    help="""Plan work that many programs share: an index, shards, tokens, lengths, statistics, a
+    check.
 
     With --on, the work is done and committed, too.
 
@@ -33,11 +34,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-
-
-@app.callback()
-def _plan() -> None:
-    """Make typer take an app of one command as a group."""
 
 
 def _plans(
@@ -163,3 +159,14 @@ def _plan_stats(**given: Any) -> dict[str, Any]:
       penstock plan-work stats /data/weather.zarr /shared/work --on dask
     """
     return given
+
+
+@_plans("verify")
+def _plan_verify() -> dict[str, Any]:
+    """Plan to read and decode every sample: names the damaged ones, or makes a digest of all.
+
+    Examples:
+
+      penstock plan-work verify /data/shards /shared/work --on ray
+    """
+    return {}

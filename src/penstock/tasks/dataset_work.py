@@ -35,7 +35,7 @@ class DatasetWork(Work, ABC):
     def __init__(self, plan: WorkPlan) -> None:
         self.plan_made = plan
         try:
-            dataset = _open(plan.about, os.path.join(plan.folder, _INDEX))
+            dataset = self.open(plan.about, os.path.join(plan.folder, _INDEX))
         except SidecarError as error:
             what = re.sub(r": (rebuild|remove) it.*", "", str(error))
             raise ChangedError(f"{what}: plan the work again") from None
@@ -53,7 +53,7 @@ class DatasetWork(Work, ABC):
         progress: Progress | None,
     ) -> Tasks:
         """Index the data, and divide its samples."""
-        dataset = _open(about, "auto", progress)
+        dataset = cls.open(about, "auto", progress)
         if dataset.sidecar is None:
             raise StorageError(f"{dataset.path}: its index has no place: make room for it")
         work = cls.__new__(cls)
@@ -75,6 +75,11 @@ class DatasetWork(Work, ABC):
         """Describe the data and what is made of it, as they are now."""
         return json.dumps([describe_source(dataset), self.describe()], sort_keys=True, default=str)
 
+    @classmethod
+    def open(cls, about: dict[str, Any], index: str, progress: Progress | None = None) -> Dataset:
+        """Open the data."""
+        return open_dataset(about["source"], index=index, progress=progress, **about["options"])
+
     def begin(self) -> None:
         """Begin the work, once it is planned: nothing by default."""
 
@@ -86,13 +91,9 @@ class DatasetWork(Work, ABC):
     def divide(self) -> Int:
         """Return the bounds of tasks, in units; they are of the data alone."""
 
-    @abstractmethod
     def describe(self) -> Any:
         """Describe what is made, as it depends on files and libraries that settings name."""
-
-
-def _open(about: dict[str, Any], index: str, progress: Progress | None = None) -> Dataset:
-    return open_dataset(about["source"], index=index, progress=progress, **about["options"])
+        return []
 
 
 def _differ(was: str, now: str) -> list[str]:

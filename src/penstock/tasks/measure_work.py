@@ -1,10 +1,11 @@
-"""Lengths and statistics, measured by many: each task measures some chunks of the samples."""
+"""Lengths, statistics and damage of samples, found by many: each task reads some of them."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -14,13 +15,19 @@ import numpy as np
 from .. import limits
 from ..arguments import import_function
 from ..dataset.dataset import Dataset
+from ..dataset.fields import build_fields
 from ..dataset.measuring import LengthMeasuring
-from ..dataset.sample import FieldReader
+from ..dataset.sample import FieldReader, open_samples
 from ..dataset.stats import StatsMeasuring
-from ..errors import UsageError
+from ..engine.store import Progress
+from ..errors import ChangedError, DataError, LimitError, PenstockError, StorageError, UsageError
 from ..extent import Int
+from ..images.rows import decode_whole
 from .dataset_work import DatasetWork, divide_evenly
 from .work_plan import Sections, read_part
+
+_NOTED_MAX = 100  # damaged samples that are named; all are counted
+_IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8")
 
 
 class LengthWork(DatasetWork):
@@ -71,10 +78,6 @@ class StatsWork(DatasetWork):
         """Chunks, one a task unless there are very many."""
         return _divide(self._measuring.count)
 
-    def describe(self) -> Any:
-        """Nothing but the settings."""
-        return []
-
     def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
         """Measure chunks."""
         with closing(FieldReader(self._measuring.dataset.index)) as reader:
@@ -88,8 +91,93 @@ class StatsWork(DatasetWork):
         return f"statistics of {', '.join(found)}, of {len(self._measuring.dataset):,} samples"
 
 
+class VerifyWork(DatasetWork):
+    """The reading of all samples."""
+
+    noun = "samples"
+
+    @classmethod
+    def open(cls, about: dict[str, Any], index: str, progress: Progress | None = None) -> Dataset:
+        """Open the data, with checksums where the format has them."""
+        try:
+            options = {"verify": True, **about["options"]}
+            return super().open({**about, "options": options}, index, progress)
+        except UsageError:  # of a format without this option
+            return super().open(about, index, progress)
+
+    def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
+        """Keep the data."""
+        self._data, self._mean = dataset, max(1, dataset.index.mean_bytes)
+
+    def divide(self) -> Int:
+        """Samples, so many that they have about as many bytes a task."""
+        return divide_evenly(len(self._data), max(1, int(limits.task_bytes / self._mean)))
+
+    def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
+        """Read samples, some at a time."""
+        noted: list[PenstockError] = []
+        size = max(1, min(256, int(limits.lengths_batch_bytes / self._mean)))
+        with closing(FieldReader(self._data.index)) as reader:
+            spans = ((at, min(at + size, stop)) for at in range(first, stop, size))
+            digest = sum(self._read(reader, *span, noted) for span in spans)
+        if len(noted) == stop - first and isinstance(noted[0], StorageError):
+            raise noted[0]  # storage that is away damages nothing
+        texts = [str(error) for error in noted[:_NOTED_MAX]]
+        header = {"digest": digest, "damaged": len(noted), "noted": texts}
+        return header, {"bounds": np.array([first, stop])}
+
+    def _read(self, reader: FieldReader, first: int, stop: int, noted: list[PenstockError]) -> int:
+        """Read samples, and add their digests up, which any tasks do in any sequence. Where some
+        are damaged, halves are read."""
+        index, total = self._data.index, 0
+        try:
+            ids = self._data.ids(np.arange(first, stop, dtype=np.uint64))
+            planned, buffer = reader.read_step(ids)
+            sample_of = open_samples(index, planned, build_fields(index, planned, buffer), 0, 0)
+            for number in range(first, stop):
+                sample = {"number": number, **sample_of(number - first)}
+                where = f"sample {number:,}: {index.where(sample.pop('__id__'))}"
+                state = hashlib.blake2b(digest_size=16)
+                _add(state, [*sample, *sample.values()], where)
+                total += int.from_bytes(state.digest(), "little")
+        except ChangedError:
+            raise
+        except (DataError, LimitError, StorageError) as error:
+            if stop - first > 1:
+                halves = np.linspace(first, stop, 3).astype(int).tolist()
+                return sum(self._read(reader, *span, noted) for span in itertools.pairwise(halves))
+            noted.append(error)
+            return 0
+        return total
+
+    def commit(self, parts: Sequence[str], share: Callable[..., None]) -> str:
+        """Name the damaged samples; DataError if there are any."""
+        headers = [read_part(part)[0] for part in parts]
+        if damaged := sum(header["damaged"] for header in headers):
+            noted = [text for header in headers for text in header["noted"]][:_NOTED_MAX]
+            what = f"{self._data.path}: {damaged:,} of {len(self._data):,} samples are damaged"
+            remedy = "restore them, `penstock index --force` it, and check it in a new folder"
+            raise DataError("\n  ".join([f"{what}: {remedy}", *noted]))
+        digest = sum(header["digest"] for header in headers) % (1 << 128)
+        return f"{len(self._data):,} samples are whole: digest {digest:032x} of their contents"
+
+
 def _divide(count: int) -> Int:
     return divide_evenly(count, max(1, count // limits.measured_tasks_max))
+
+
+def _add(state: Any, value: Any, where: str) -> None:
+    """Add a value to a digest; images are decoded."""
+    if isinstance(value, list | tuple):
+        state.update(f"[{len(value)}]".encode())
+        for each in value:
+            _add(state, each, where)
+        return
+    array = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.asarray(value)
+    if isinstance(value, bytes) and value.startswith(_IMAGES):
+        decode_whole(array, where, False)
+    state.update(f"{array.dtype.str}{array.shape}".encode())
+    state.update(array.tobytes())
 
 
 def _digest_source(function: Callable[..., Any]) -> str:

@@ -48,6 +48,7 @@ _KINDS = {
     "resize",
     "lengths": "measure_work.LengthWork by field tokenizer",
     "stats": "measure_work.StatsWork by_axis",
+    "verify": "measure_work.VerifyWork",
 }
 """Kinds of work by name: the module and class of each, and its settings."""
 
@@ -95,7 +96,7 @@ def plan_work(
 ) -> WorkPlan:
     """Plan work on data, and save the plan in a folder that all who work see.
 
-    what:          "index", "convert", "tokenize", "lengths" or "stats".
+    what:          "index", "convert", "tokenize", "lengths", "stats" or "verify".
     source:        as `penstock.open` takes it, with `open_options` as its options.
     settings:      of the work: those of `penstock.convert.convert`, with shards=, and of `tokenize`
                    there, both with destination=, by default in `folder`; of "lengths" by=, field=
