@@ -287,7 +287,7 @@ def main() -> None:
         few = min(rounds, 2 if options.quick else 3)
         lines = folder / "documents"
         lines = lines if lines.exists() else write_documents(lines, 256_000_000 // scale, 1, texts)
-        settings = {"tokenizer": str(tokenizer), "engine": "tiktoken"}
+        settings: dict[str, Any] = {"tokenizer": str(tokenizer), "engine": "tiktoken"}
         plan = plan_work("tokenize", lines, folder / "tokens-work", **settings)
         measure(compare, f"tokenize / JSON lines, {256 // scale} MB", plan, few)
         lines = folder / "halves"
