@@ -34,7 +34,8 @@ _WORDS = [
 
 _PARSERS = (
     *("penstock.index.formats", "penstock.index.codecs"),
-    *("penstock.index.windows", "penstock.index.layout", "penstock.index.table"),
+    *("penstock.index.windows", "penstock.index.clips", "penstock.index.layout"),
+    *("penstock.index.extent_tables", "penstock.index.chunked", "penstock.index.table"),
     *("penstock.index.json_fields", "penstock.index.nested", "penstock.index.attributes"),
     *("penstock.engine.hub", "penstock.dataset.predicate"),
 )

@@ -288,7 +288,8 @@ def _read_chunk(dataset: Dataset, layout: Chunked, number: int) -> CompressedChu
         for file, offset, length in zip(*(column.tolist() for column in extents), strict=True)
     ]
     samples = int(layout.count_rows(np.array([number]))[0])
-    return CompressedChunk(number, memoryview(b"".join(pieces)), extents.length.tolist(), samples)
+    data, inside = memoryview(b"".join(pieces)), layout.describe_inside(number)
+    return CompressedChunk(number, data, extents.length.tolist(), samples, inside)
 
 
 def _draw_samples(dataset: Dataset) -> list[dict[str, Any]]:

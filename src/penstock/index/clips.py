@@ -64,6 +64,7 @@ class FrameTimes:
     def find_frames(self, films: Int, ticks: Int) -> Int:
         """Return the frames that films show at these ticks: before the start the first one, behind
         the end the last."""
+        films, ticks = np.broadcast_arrays(films, ticks)
         low, high = self.films[films], self.films[films + 1] - 1
         while (low < high).any():  # bisection, of all at once
             middle = (low + high + 1) // 2

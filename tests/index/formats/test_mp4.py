@@ -237,6 +237,26 @@ def test_tables_that_lie(kind: bytes, at: int, value: int, says: str, tmp_path: 
     assert str(film.path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "at", "value", "says"),
+    [
+        (b"tfhd", 8, 1 << 63, r"'trun': frames at byte [\d,]+, outside the file"),
+        (b"tfdt", 4, 1 << 62, r"'tfdt': a fragment at tick 4,611,686,018,427,387,904"),
+        (b"trun", 0, 0x400 << 32 | 1 << 31, r"'trun': 2,147,483,648 frames of"),
+        (b"trun", 0, 0xF01 << 32 | 1 << 31, r"'trun': a table of 2,147,483,648 entries"),
+    ],
+)
+def test_fragments_that_lie(kind: bytes, at: int, value: int, says: str, tmp_path: Path) -> None:
+    """Fragments that point elsewhere, or count what is not there, are errors as well."""
+    film = write_film(tmp_path / "film", 50, muxer={"movflags": "frag_keyframe+empty_moov"})
+    data = bytearray(film.path.read_bytes())
+    struct.pack_into(">Q", data, find_box(data, kind) + at, value)
+    film.path.write_bytes(data)
+    with pytest.raises(FormatError, match=says) as caught:
+        penstock.open(film.path, clips={"frames": 4}, index="memory")
+    assert str(film.path) in str(caught.value)
+
+
 def test_endless_boxes(tmp_path: Path) -> None:
     """Boxes within boxes, and more than there can be, end with an error."""
     deep = b"".join(struct.pack(">I4s", 8 * (5000 - n), b"trak") for n in range(5000))
@@ -275,6 +295,12 @@ def test_short_films(tmp_path: Path) -> None:
         penstock.open(tmp_path, clips={"frames": 8, "short": "error"}, index="memory")
     with pytest.raises(FormatError, match=r"b\.mp4 has 5 frames"):
         penstock.open(short.path, clips={"frames": 8}, index="memory")
+    write_film(tmp_path / "c", 1)
+    data = penstock.open(
+        tmp_path, clips={"seconds": 0.3, "fps": 10, "short": "pad"}, index="memory"
+    )
+    assert data[len(data) - 1]["frame_valid"].tolist() == [True, False, False]
+    (tmp_path / "c.mp4").unlink()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         data = penstock.open(tmp_path, clips={"frames": 8, "short": "pad"}, index="memory")

@@ -376,6 +376,8 @@ def _read_run(
     if flags & 1:
         (shift,), at = reader.unpack(box, ">i", at), at + 4
         start = base + shift
+    if not 0 <= start <= reader.source.size:
+        raise reader.flaw(box, f"frames at byte {start:,}, outside the file")
     first_flags = None
     if flags & 4:
         (first_flags,), at = reader.unpack(box, ">I", at), at + 4
