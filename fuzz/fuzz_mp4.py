@@ -54,5 +54,5 @@ def one(data: bytes) -> None:
     """Index a film, whole or in clips; some are decoded."""
     clips = {"frames": 3, "every": 2, "stride": 2, "short": "pad"}
     if is_chosen(data[::-1]):
-        clips = {"seconds": 0.2, "fps": 10, "short": "pad"}  # type: ignore[dict-item]
+        clips = {"seconds": 0.2, "fps": 10, "short": "pad"}
     examine("mp4", {"x.mp4": data}, {"clips": clips} if is_chosen(data) else {}, name="x.mp4")

@@ -171,9 +171,7 @@ def test_fewer_samples_than_indexed_is_an_error(tmp_path):
     chunks = RowTable(np.zeros(1, np.uint32), np.zeros(1, np.int64), np.array([len(packed)]))
     field = Field("data", BYTES, None, Codec("zlib", {"row": 4}))
     dataset = dataset_of(files, [field], [Chunked(np.array([0, 2]), chunks)], ["a", "b"])
-    with pytest.raises(
-        FormatError, match="or another chunk of this step, cannot be decoded as zlib"
-    ):
+    with pytest.raises(FormatError, match="field .* cannot be decoded as zlib"):
         dataset[1]
 
 

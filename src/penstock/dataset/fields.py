@@ -433,9 +433,12 @@ def _decode_rows(
     except UsageError:  # a library is not installed
         raise
     except ValueError as error:
-        where = f"{locate(int(at[0]))}, or another chunk of this step"
+        where = f"{locate(int(at[0]))}, or another chunk of this step,"
+        if isinstance(error, codecs.BrokenChunk):
+            pair = int(np.argmax(places.number[places.chunk] == error.chunk))
+            where = locate(int(at[pair if places.pair is None else places.pair[pair]]))
         fault = f"cannot be decoded as {field.codec.name}: {error}"
-        raise FormatError(f"{where}, {fault}: the file is damaged or has changed") from None
+        raise FormatError(f"{where} {fault}: the file is damaged or has changed") from None
 
 
 def _cut_bytes(rows: _Rows, field: Field, dtype: np.dtype[Any]) -> Sequence[Any]:

@@ -279,8 +279,18 @@ def test_damaged_frames(tmp_path: Path) -> None:
     data[offset : offset + 40] = bytes(40)
     film.path.write_bytes(data)
     damaged = penstock.open(film.path, clips={"frames": 4}, index="memory")
-    with pytest.raises(FormatError, match=r"film\.mp4 at byte [\d,]+ \([\d,]+ bytes, clip 3\)"):
+    says = (
+        r"sample 3: .*film\.mp4 at byte [\d,]+ \([\d,]+ bytes, clip 3\): field 'frames' cannot be"
+    )
+    with pytest.raises(FormatError, match=says):
         damaged[3]
+    with (
+        penstock.Loader(
+            damaged, 5, shuffle="none", budget=penstock.Budget(decoded_bytes=0)
+        ) as loader,
+        pytest.raises(FormatError, match=says),
+    ):
+        next(iter(loader))
     assert np.array_equal(damaged[0]["frames"], film.frames[:4])
 
 

@@ -7,6 +7,13 @@ opens no file and knows neither formats nor layouts. Its module is imported when
 
 from __future__ import annotations
 
-from .registry import RECENT, CompressedChunk, NullRow, decode_chunk, decode_samples
+from .registry import (
+    RECENT,
+    BrokenChunk,
+    CompressedChunk,
+    NullRow,
+    decode_chunk,
+    decode_samples,
+)
 
-__all__ = ["RECENT", "CompressedChunk", "NullRow", "decode_chunk", "decode_samples"]
+__all__ = ["RECENT", "BrokenChunk", "CompressedChunk", "NullRow", "decode_chunk", "decode_samples"]

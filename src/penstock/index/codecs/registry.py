@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from ...errors import UsageError
 
 
 class Strings(Protocol):
@@ -109,6 +110,14 @@ class Packed:
 
     def __getitem__(self, row: int, /) -> memoryview:
         return self.values[self.start[row] : self.end[row]]
+
+
+class BrokenChunk(ValueError):
+    """A chunk, by its number among those of the field, that does not hold what its index says."""
+
+    def __init__(self, chunk: int, text: str) -> None:
+        super().__init__(text)
+        self.chunk = chunk
 
 
 class NullRow(ValueError):
@@ -238,9 +247,14 @@ def decode_chunk(
         except NullRow as error:
             error.chunk = compressed.number
             raise
+        except UsageError:  # a library is not installed
+            raise
+        except ValueError as error:
+            raise BrokenChunk(compressed.number, str(error)) from None
         expected = compressed.samples if compressed.rows is None else len(compressed.rows)
         if len(decoded) != expected:
-            raise ValueError(f"{len(decoded)} samples were decoded, not {expected}")
+            what = f"{len(decoded)} samples were decoded, not {expected}"
+            raise BrokenChunk(compressed.number, what)
         if key is not None:
             RECENT.put(key, decoded)
     return decoded

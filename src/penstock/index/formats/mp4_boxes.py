@@ -20,6 +20,7 @@ from ...engine.store import StoreFile
 from ...errors import FormatError
 
 _HEAD = struct.Struct(">I4s")
+_LONG = struct.Struct(">Q")
 _LONG_HEAD_BYTES = 16
 _BLOCK_BYTES = 256 << 10
 _HOLDING = {b"edts", b"mdia", b"minf", b"stbl", b"mvex"}
@@ -86,11 +87,14 @@ class BoxReader:
             if self._boxes > limits.film_boxes_max:
                 what = f"more than {limits.film_boxes_max:,} boxes"
                 raise self.source.flaw(at, f"{what}: write the film again, in fewer fragments")
-            head = self.read(at, min(_LONG_HEAD_BYTES, stop - at), min(stop, at + block_bytes))
-            size, kind = _HEAD.unpack_from(head)
+            head = at - self._start
+            if not 0 <= head <= len(self._bytes) - _LONG_HEAD_BYTES:
+                self.read(at, min(_LONG_HEAD_BYTES, stop - at), min(stop, at + block_bytes))
+                head = at - self._start
+            size, kind = _HEAD.unpack_from(self._bytes, head)
             body = at + _HEAD.size
-            if size == 1 and len(head) == _LONG_HEAD_BYTES:
-                size, body = int.from_bytes(head[8:], "big"), at + _LONG_HEAD_BYTES
+            if size == 1 and stop - at >= _LONG_HEAD_BYTES:
+                size, body = _LONG.unpack_from(self._bytes, head + 8)[0], at + _LONG_HEAD_BYTES
             elif size == 0:
                 size = stop - at
             if not body - at <= size <= stop - at:

@@ -512,7 +512,11 @@ def _lay_out(
 def _cut_pieces(packets: _Packets, first: Int, last: Int) -> tuple[Int, Int, Int]:
     """Cut the packets of each group into extents: their number, and offset and length of each."""
     ends = packets.offset + packets.size
-    edges = np.append(0, np.flatnonzero(packets.offset[1:] != ends[:-1]) + 1)
+    breaks = np.flatnonzero(packets.offset[1:] != ends[:-1])
+    if not len(breaks):
+        offset = packets.offset[first]
+        return np.ones(len(first), np.int64), offset, ends[last] - offset
+    edges = np.append(0, breaks + 1)
     run, last_run = (np.searchsorted(edges, at, side="right") - 1 for at in (first, last))
     pieces = last_run - run + 1
     group = np.repeat(np.arange(len(first)), pieces)
