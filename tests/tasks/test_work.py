@@ -546,12 +546,15 @@ def test_verify_checksums(shards: Path, tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[data.index(bytes([2]) * 20)] ^= 1
     path.write_bytes(data)
+    saved = Path(str(penstock.open(tmp_path / "records").sidecar))
+    before = saved.read_bytes()
     penstock.open(tmp_path / "records")[10]  # not asked for, nothing is found
     with pytest.raises(penstock.errors.DataError) as error:
         verify(tmp_path / "records", tmp_path / "work")
     told = str(error.value).split("\n")
     assert "1 of 30 samples are damaged: restore them" in told[0]
     assert len(told) == 2
+    assert saved.read_bytes() == before  # the index of training is not one with checksums
     assert str(path) in told[1]
 
 

@@ -17,7 +17,7 @@ from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..engine.atomic_file import storage_errors
 from ..engine.store import Progress
-from ..errors import ChangedError, SidecarError, StorageError
+from ..errors import ChangedError, SidecarError
 from ..extent import Int
 from .work_plan import Tasks, Work, WorkPlan
 
@@ -54,15 +54,16 @@ class DatasetWork(Work, ABC):
     ) -> Tasks:
         """Index the data, and divide its samples."""
         dataset = cls.open(about, "auto", progress)
-        if dataset.sidecar is None:
-            raise StorageError(f"{dataset.path}: its index has no place: make room for it")
         work = cls.__new__(cls)
         work.prepare(dataset, dict(about["settings"]), folder)
         work.begin()
         with storage_errors(folder):
             os.makedirs(folder, exist_ok=True)
             copy = os.path.join(folder, f"{_INDEX}.{secrets.token_hex(4)}")
-            shutil.copyfile(dataset.sidecar, copy)
+            if dataset.sidecar is not None:
+                shutil.copyfile(dataset.sidecar, copy)
+            else:
+                dataset.index.save(copy)
             os.replace(copy, os.path.join(folder, _INDEX))
         bounds = work.divide()
         made = work._describe(dataset)
@@ -77,7 +78,7 @@ class DatasetWork(Work, ABC):
 
     @classmethod
     def open(cls, about: dict[str, Any], index: str, progress: Progress | None = None) -> Dataset:
-        """Open the data."""
+        """Open the data, for the plan as "auto"."""
         return open_dataset(about["source"], index=index, progress=progress, **about["options"])
 
     def begin(self) -> None:

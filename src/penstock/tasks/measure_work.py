@@ -98,10 +98,12 @@ class VerifyWork(DatasetWork):
 
     @classmethod
     def open(cls, about: dict[str, Any], index: str, progress: Progress | None = None) -> Dataset:
-        """Open the data, with checksums where the format has them."""
+        """Open the data, with checksums where the format has them; that index is of no use beside
+        the data."""
         try:
             options = {"verify": True, **about["options"]}
-            return super().open({**about, "options": options}, index, progress)
+            how = "read" if index == "auto" else index
+            return super().open({**about, "options": options}, how, progress)
         except UsageError:  # of a format without this option
             return super().open(about, index, progress)
 
