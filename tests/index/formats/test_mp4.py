@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock import limits
 from penstock.errors import FormatError, UsageError
+from penstock.index.codecs import film as film_codec
 from penstock.testing import FormatSuite, Written
 from tests.index.formats.films import (
     KINDS,
@@ -174,6 +176,32 @@ def test_edit_lists(kind: str, tmp_path: Path) -> None:
         data = penstock.open(film.path, clips={"frames": 1, "stride": 3}, index="memory")
         for number in range(len(data)):
             assert np.array_equal(data[number]["frames"][0], shown.frames[3 * number])
+
+
+def test_decoders_wait_for_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of films of many kinds, a few decoders are kept, and used again."""
+    made = []
+    make = film_codec._Decoder.__init__
+
+    def counted(decoder: Any, *given: Any) -> None:
+        made.append(given)
+        make(decoder, *given)
+
+    monkeypatch.setattr(film_codec._Decoder, "__init__", counted)
+    monkeypatch.setattr(film_codec, "_idle", [])
+    monkeypatch.setattr(limits, "idle_decoders_max", 2)
+    films = [write_film(tmp_path / f"{n}", 24, size=(48, 48 + 16 * n), seed=n) for n in range(4)]
+    clips = {"frames": 4, "size": (48, 48)}
+    data = penstock.open(tmp_path, clips=clips, index="memory")
+    assert np.array_equal(data[0]["frames"], films[0].frames[:4])
+    for number in (0, 6, 0, 6, 1, 7, 0):
+        assert data[number]["frames"].shape == (4, 48, 48, 3)
+    assert len(made) == 2
+    for number in (12, 18, 0, 6, 12, 18):
+        assert data[number]["frames"].shape == (4, 48, 48, 3)
+        assert len(film_codec._idle) == 2
+    assert len(made) > 4
+    assert np.array_equal(data[5]["frames"], films[0].frames[20:])
 
 
 def test_headers_alone_are_read(tmp_path: Path) -> None:

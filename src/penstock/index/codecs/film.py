@@ -40,16 +40,17 @@ class _Decoder:
         self.reformatter = av.video.reformatter.VideoReformatter()
 
 
-_idle: dict[tuple[str, str], list[_Decoder]] = {}
+_idle: list[tuple[str, str, _Decoder]] = []
+"""Decoders that wait for work, by name and what they were given; the newest comes last."""
 _lock = threading.Lock()
 
 
 def _take_decoder(name: str, config: str) -> _Decoder:
     """Take a decoder that waits for work, or make one."""
     with _lock:
-        waiting = _idle.get((name, config))
-        if waiting:
-            return waiting.pop()
+        for place in reversed(range(len(_idle))):
+            if _idle[place][:2] == (name, config):
+                return _idle.pop(place)[2]
     try:
         return _Decoder(name, bytes.fromhex(config))
     except ImportError:
@@ -57,16 +58,11 @@ def _take_decoder(name: str, config: str) -> _Decoder:
 
 
 def _give_back(name: str, config: str, decoder: _Decoder) -> None:
-    """Let a decoder wait for work; of those that wait for long, some are dropped."""
+    """Let a decoder wait for work; of too many, the one that has waited longest is dropped."""
     decoder.context.flush_buffers()
     with _lock:
-        waiting = _idle.pop((name, config), [])
-        _idle[name, config] = [*waiting, decoder]  # the newest comes last
-        while sum(map(len, _idle.values())) > limits.idle_decoders_max:
-            oldest = next(iter(_idle))
-            _idle[oldest].pop()
-            if not _idle[oldest]:
-                del _idle[oldest]
+        _idle.append((name, config, decoder))
+        del _idle[: -limits.idle_decoders_max]
 
 
 def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
