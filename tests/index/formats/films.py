@@ -66,6 +66,7 @@ def write_film(
     rate:  frames a second; None: at times that differ.
     """
     path = path.with_suffix(suffix)
+    path.parent.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
     height, width = size
     noise = random.integers(0, 255, (height // 8 + 1, width // 8 + 1, 3)).astype(np.uint8)

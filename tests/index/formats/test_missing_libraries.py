@@ -14,8 +14,9 @@ import penstock
 from penstock.errors import UsageError
 from tests import warm
 from tests.index.formats.containers import CONTAINERS
+from tests.index.formats.films import write_film
 
-LIBRARIES = ("zstandard", "numcodecs", "pyarrow", "h5py", "hdf5plugin")
+LIBRARIES = ("zstandard", "numcodecs", "pyarrow", "h5py", "hdf5plugin", "av")
 PROGRAM = f"""
 import re
 import sys
@@ -41,11 +42,15 @@ def write_lines(folder: Path) -> Path:
     return folder / "x.jsonl.zst"
 
 
-@pytest.mark.parametrize("format", ["lines", *COMPRESSED])
+@pytest.mark.parametrize("format", ["lines", "films", *COMPRESSED])
 def test_missing_library(format: str, tmp_path: Path) -> None:
     """When the index is made, and when samples of a saved one are decoded."""
     if format == "lines":
         path = write_lines(tmp_path)
+    elif format == "films":
+        for number in range(2):
+            write_film(tmp_path / "films" / str(number), 2)
+        path = tmp_path / "films" / "*.mp4"
     else:
         path, _ = CONTAINERS[format](tmp_path, [b"x" * 8 for _ in range(9)])
     for index in ("memory", "auto"):

@@ -123,7 +123,6 @@ def write_folder(folder: Path, **how: Any) -> list[Film]:
     """Write films of two classes."""
     films = []
     for number, name in enumerate(("cat/0", "cat/1", "dog/2")):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         films.append(write_film(folder / name, 20 + 3 * number, seed=number, **how))
     return films
 
@@ -239,6 +238,7 @@ def find_box(data: bytes, kind: bytes) -> int:
         (b"stts", 4, 1 << 30, r"'stts': a table of"),
         (b"stts", 8, (1 << 32) - 1, r"'stts': times of 4,294,967,295 frames, and there are 50"),
         (b"ctts", 8, 1 << 31, r"'ctts': times of"),
+        (b"stss", 8, 4, r"'moov': a frame behind the first keyframe is decoded before it"),
         (b"stss", 8, 60, r"'stss': keyframes are not"),
         (b"stss", 4, 0, r"'stss': no keyframe"),
         (b"stsc", 8, 2, r"'stsc': 1 runs do not make up"),

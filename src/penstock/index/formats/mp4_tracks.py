@@ -484,6 +484,8 @@ def _lay_out(
     frames = frames[frames > 0]
     earliest = np.minimum.reduceat(packet_of[:end], start)
     last_packet = np.maximum.reduceat(packet_of[:end], start)
+    if earliest.min() < keys[0]:
+        raise reader.flaw(movie, "a frame behind the first keyframe is decoded before it")
     first_packet = keys[np.searchsorted(keys, earliest, side="right") - 1]
     pieces, offset, length = _cut_pieces(packets, first_packet, last_packet)
     times = shown[first:end] - edit.start + edit.delay
