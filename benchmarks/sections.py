@@ -332,7 +332,7 @@ class Reason(NamedTuple):
 
 REASONS = (
     Reason(
-        "**Your files stay as they are.** [19 containers](docs/formats.md), on disks and in object "
+        "**Your files stay as they are.** [20 containers](docs/formats.md), on disks and in object "
         "stores, are read in place, by their own index; nothing is converted."
     ),
     Reason(

@@ -16,7 +16,7 @@ from docsite import ROOT, api
 TITLE = "penstock"
 SUMMARY = (
     "Python library (Linux, C++ core) that reads training data in place: exact shuffle, exact "
-    "resume on any number of ranks, 19 containers, PyTorch, JAX, Keras and their trainers."
+    "resume on any number of ranks, 20 containers, PyTorch, JAX, Keras and their trainers."
 )
 RULES = """\
 - `penstock.open(path)` is a Dataset, `penstock.Loader` and `penstock.torch.DataLoader` iterate it.
