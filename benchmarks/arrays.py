@@ -82,7 +82,7 @@ def write_volumes(path: Path, count: int) -> Path:
     """Volumes of 192^3 in chunks of 48^3, as scans are: smooth, with noise, 16 bits."""
     if not path.exists():
         random = np.random.default_rng(2)
-        with h5py.File(path, "w") as file:
+        with h5py.File(part := path.with_suffix(".part"), "w") as file:
             made = file.create_dataset(
                 "scan", (count, 192, 192, 192), "i2", chunks=(1, 48, 48, 48), compression="gzip"
             )
@@ -90,6 +90,7 @@ def write_volumes(path: Path, count: int) -> Path:
                 coarse = random.normal(0, 300, (24, 24, 24))
                 smooth = coarse.repeat(8, 0).repeat(8, 1).repeat(8, 2)
                 made[number] = (smooth + random.normal(0, 4, smooth.shape)).astype("i2")
+        part.rename(path)
     return path
 
 
