@@ -91,6 +91,7 @@ def write_volumes(path: Path, count: int) -> Path:
                 smooth = coarse.repeat(8, 0).repeat(8, 1).repeat(8, 2)
                 made[number] = (smooth + random.normal(0, 4, smooth.shape)).astype("i2")
         part.rename(path)
+        os.sync()  # what is measured next does not wait for it
     return path
 
 
