@@ -280,7 +280,7 @@ def work_killed(engine: Engine, work: Path, draw: random.Random, kills: int) -> 
     plan = [(victims[kill % len(victims)], draw.randint(1, 4)) for kill in range(kills)]
     draw.shuffle(plan)
     died = dict.fromkeys(victims, 0)
-    deadline = time.monotonic() + PATIENCE_S * max(1, kills / 3)
+    deadline = time.monotonic() + PATIENCE_S * kills
     while plan or WorkPlan.load(work).list_missing():
         if not WorkPlan.load(work).list_missing():
             for part in (work / "parts").iterdir():
@@ -350,7 +350,7 @@ def works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Pa
     return found
 
 
-@pytest.mark.timeout(100 * KILLS)
+@pytest.mark.timeout(400 * KILLS)
 @pytest.mark.parametrize("name", ENGINES)
 def test_killed_at_random(name: str, works: Any, tmp_path: Path) -> None:
     """Workers, drivers and whole nodes die, the command is run again: the bytes are the same."""
