@@ -7,11 +7,11 @@ shards, against other libraries, and at 10^5 shards.
   the tokens of 256 MB of JSON lines (the web's lengths, by tiktoken), each done by two workers of
   an engine that has started and has imported penstock. More bytes would bring ratios nearer to 1.
 * Plan, work and commit of the index of one file of 20 GB, on a local pool of eight workers, against
-  that of eight files of as many bytes: tar, and JSON lines of 1 MiB, which are holes, too.
+  eight files with as many bytes in all: tar, and JSON lines of 1 MiB. All are sparse.
 * Plan, work and commit of the tokens of 120 MB of JSON lines on a local pool that is started for
   it, against `datatrove` and `litdata.optimize` (benchmarks/token_rivals.py).
-* Plan, work and commit of an index of so many tars of two samples, on a local pool, and
-  `penstock.open` in a fresh process: its time, and the most memory that the process has.
+* Plan, work and commit of an index of 100,000 tars of two samples (`--shards`), on a local pool,
+  and `penstock.open` in a fresh process: its time, and the most memory that the process has.
 
 Those that are compared take turns; a ratio is the time of the other to ours, or of the pool to the
 engine's. Without a library its rows are left out, or say so. Record:
@@ -69,7 +69,7 @@ print(json.dumps([seconds, int(most[1]) / 1e3, count]))
 
 
 def write_tars(folder: Path, size: int, files: int) -> Path:
-    """Write sparse tars, of so many bytes together: headers with holes between them."""
+    """Write tars with `size` bytes in all, sparse: members are holes."""
     folder.mkdir(parents=True)
     each = size // files // (512 + -(-MEMBER_BYTES // 512) * 512)
     for number in range(files):
@@ -84,7 +84,7 @@ def write_tars(folder: Path, size: int, files: int) -> Path:
 
 
 def write_long_lines(folder: Path, size: int, files: int) -> Path:
-    """Write sparse files of JSON lines, of so many bytes together: texts are holes."""
+    """Write JSON lines with `size` bytes in all, sparse: texts are holes."""
     folder.mkdir(parents=True)
     for number in range(files):
         with open(folder / f"{number:03}.jsonl", "wb") as file:

@@ -67,7 +67,7 @@ def test_the_page_and_its_charts_are_what_the_command_writes() -> None:
 
 
 def test_the_simulated_exchange_makes_the_messages_of_the_shipped_one() -> None:
-    """As many calls of the store as the shipped code makes, rank by rank."""
+    """The simulation makes each call of the store that the shipped code makes, of each rank."""
     for world in (2, 5, 16):
         calls = count_calls(world)
         assert calls == {"add": world, "set": world, "get": world**2, "delete_key": world}

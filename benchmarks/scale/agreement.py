@@ -1,4 +1,4 @@
-"""What ranks agree on when they join a cache, and the cache that each then has."""
+"""The agreement of ranks that join a cache, and the cache that each then has: time and memory."""
 
 from __future__ import annotations
 

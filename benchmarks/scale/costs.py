@@ -1,4 +1,4 @@
-"""What a measurement costs in time and memory, and what is too much."""
+"""Time and memory of a call, and the limits that they are held against."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class JobSize(NamedTuple):
 
 @dataclass(slots=True)
 class JobReport:
-    """What was planned and found.
+    """Numbers of a job that was planned and checked.
 
     peak_bytes:  of memory, the most that the walk of one rank took.
     """

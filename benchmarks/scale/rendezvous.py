@@ -22,7 +22,7 @@ from .costs import HOST_RANKS
 
 
 class MessageCosts(NamedTuple):
-    """What a message costs.
+    """Costs of a message.
 
     handling_ns:   of a processor at the end that serves many, a message.
     latency_ns:    from one host to another.

@@ -158,6 +158,7 @@ def test_a_node_that_is_lost(cluster: Any, tmp_path: Path) -> None:
         with server.accept()[0] as connection:
             waiting = connection.recv(100).decode()
             while not list(path.parent.glob(".out.*/[0-9]*")):
+                assert not writing.done()
                 time.sleep(0.01)
             (lost,) = [raylet for raylet in raylets if raylet.node_id != waiting]
             cluster.remove_node(lost, allow_graceful=False)

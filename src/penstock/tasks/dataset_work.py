@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
 import secrets
 import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -106,6 +108,12 @@ def _differ(was: str, now: str) -> list[str]:
         elif before != here:
             names.append("rule")
     return names
+
+
+def list_settings(function: Callable[..., Any], without: str) -> tuple[str, ...]:
+    """List the settings of a function that does the work on one host, but one."""
+    names = inspect.signature(function).parameters
+    return tuple(name for name in names if name not in ("source", "force", "progress", without))
 
 
 def divide_evenly(count: int, size: int) -> Int:

@@ -18,13 +18,13 @@ from ..errors import ChangedError, StorageError, UsageError
 from ..extent import Files, Int
 from ..index.saved_index import IndexRequest, find_staleness
 from .tape import FilesToParse, Parsed, Tape, pack, unpack
-from .work_plan import Sections, Tasks, WorkPlan, read_part
+from .work_plan import Sections, Tasks, Work, WorkPlan, read_part
 
 _RACY_NS = 2_000_000_000
 Share = Callable[[Files, Callable[[Sequence[int]], list[Any]]], list[Any]]
 
 
-class IndexWork:
+class IndexWork(Work):
     """The index of a place: units are the files that its format parses."""
 
     def __init__(self, plan: WorkPlan) -> None:

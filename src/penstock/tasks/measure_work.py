@@ -34,6 +34,7 @@ class LengthWork(DatasetWork):
     """The length of each sample: units are chunks."""
 
     noun = "chunks"
+    settings = ("by", "field", "tokenizer")
 
     def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
         """Check the settings of `measure_lengths`: by, field and tokenizer."""
@@ -69,6 +70,7 @@ class StatsWork(DatasetWork):
     """Statistics of the fields of numbers: units are chunks."""
 
     noun = "chunks"
+    settings = ("by_axis",)
 
     def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
         """Check the settings of `Dataset.stats`."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..convert.conversion import ShardsConversion, prepare_conversion
+from ..convert.conversion import ShardsConversion, convert, prepare_conversion
 from ..dataset.dataset import Dataset
 from ..errors import MissingError, UsageError
 from ..extent import Int
-from .dataset_work import DatasetWork, divide_evenly
+from .dataset_work import DatasetWork, divide_evenly, list_settings
 from .work_plan import Sections, read_part
 
 
@@ -20,6 +20,7 @@ class ShardWork(DatasetWork):
     """A data set in another container: units are its shards."""
 
     noun = "shards"
+    settings = list_settings(convert, "shard_bytes")
 
     def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
         """Check the settings of `convert`."""

@@ -16,14 +16,14 @@ from ..convert.encoder_processes import EncodedTexts
 from ..convert.manifest import mismatch_error
 from ..convert.token_files import BIN, PLACED, TokenWriter, join_sums, sum_file
 from ..convert.token_worker import TextError
-from ..convert.tokenization import prepare_tokenization
+from ..convert.tokenization import prepare_tokenization, tokenize
 from ..dataset.dataset import Dataset
 from ..dataset.lengths import count_bytes
 from ..engine.atomic_file import storage_errors
 from ..errors import UsageError
 from ..extent import Int
 from ..index.layout import Chunked
-from .dataset_work import DatasetWork, divide_evenly
+from .dataset_work import DatasetWork, divide_evenly, list_settings
 from .work_plan import Sections, read_part
 
 
@@ -31,6 +31,7 @@ class TokenWork(DatasetWork):
     """The tokens of a data set's texts: units are its documents."""
 
     noun = "documents"
+    settings = list_settings(tokenize, "verify")
 
     def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
         """Check the settings of `tokenize`."""

@@ -22,7 +22,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,15 +42,13 @@ _FORMAT = "work-plan-1"
 _DIGEST_BYTES = 16
 _KINDS = {
     "index": "index_work.IndexWork",
-    "tokenize": "token_work.TokenWork destination tokenizer field eos bos special broken engine "
-    "workers",
-    "convert": "shard_work.ShardWork destination to shards shuffle name fields keys raw datum "
-    "resize",
-    "lengths": "measure_work.LengthWork by field tokenizer",
-    "stats": "measure_work.StatsWork by_axis",
+    "tokenize": "token_work.TokenWork",
+    "convert": "shard_work.ShardWork",
+    "lengths": "measure_work.LengthWork",
+    "stats": "measure_work.StatsWork",
     "verify": "measure_work.VerifyWork",
 }
-"""Kinds of work by name: the module and class of each, and its settings."""
+"""Kinds of work by name: the module and class of each."""
 
 Sections = dict[str, npt.NDArray[Any]]
 
@@ -73,7 +71,12 @@ class Tasks(NamedTuple):
 
 
 class Work(Protocol):
-    """A kind of work, for one plan."""
+    """A kind of work, for one plan.
+
+    settings:  the names of those that it takes.
+    """
+
+    settings: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
@@ -106,7 +109,7 @@ def plan_work(
     Planned again, the folder keeps the parts of files that are as they were, so that more files
     cost only their own tasks. UsageError if the folder holds another plan.
     """
-    known = _KINDS[check_choice("what", what, tuple(_KINDS))].split()[1:]
+    known = _load_kind(check_choice("what", what, tuple(_KINDS))).settings
     if unknown := settings.keys() - {*known}:
         has = " ".join(known) or "none"
         raise UsageError(f"{what!r} has no setting {min(unknown)!r}: leave it out, it has {has}")
@@ -309,7 +312,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _load_kind(what: str) -> Any:
-    module, _, name = _KINDS[what].split()[0].partition(".")
+    module, _, name = _KINDS[what].partition(".")
     return getattr(importlib.import_module(f".{module}", __package__), name)
 
 

@@ -296,7 +296,7 @@ def _repeat(reader: BoxReader, box: Box, dtype: str, count: int) -> Int:
 
 
 class _Defaults(NamedTuple):
-    """What packets of a fragment have unless they say else."""
+    """Values that the packets of a fragment have unless they say else."""
 
     duration: int
     size: int
