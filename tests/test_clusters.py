@@ -32,7 +32,7 @@ from tests import ROOT
 from tests.checkpoint.rank_threads import Meeting
 from tests.command import run
 from tests.convert.tokenizers_made import draw_texts, train, write_lines
-from tests.tasks.test_work import SBATCH, index_bytes, write_shard
+from tests.tasks.works import SBATCH, index_bytes, write_shard
 
 FOLDER = ROOT / "examples" / "clusters"
 KUBERNETES = ("1.34", "1.37")

@@ -29,7 +29,7 @@ from penstock.tasks import WorkPlan, distribute, make_engine, plan_work
 from tests import ROOT
 from tests.command import run
 from tests.convert.tokenizers_made import draw_texts, train, write_lines
-from tests.tasks.test_work import LONG_AGO_NS, SBATCH, index_bytes, write_shard
+from tests.tasks.works import LONG_AGO_NS, SBATCH, index_bytes, write_shard
 
 pytestmark = pytest.mark.engines
 psutil = pytest.importorskip("psutil", reason="no psutil: make test-engines installs it")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickle
 import shutil
@@ -27,59 +26,15 @@ from penstock import limits
 from penstock.convert import convert, tokenize
 from penstock.dataset.measuring import measure_lengths
 from penstock.errors import ChangedError, MissingError, SidecarError, UsageError
-from penstock.index.sidecar import read_sidecar
 from penstock.tasks import WorkPlan, distribute, plan_work
 from penstock.tasks.distribution import spread
-from penstock.tasks.slurm import find_share, parse_tasks
 from penstock.tasks.tape import pack, unpack
-from penstock.tasks.token_work import place_tokens
 from tests.command import run
-from tests.convert.tokenizers_made import draw_texts, save_words, train, write_lines
+from tests.convert.tokenizers_made import draw_texts, train, write_lines
+from tests.tasks.works import LONG_AGO_NS, ThreadPool, do_all, index_bytes, write_shard
 
-LONG_AGO_NS = 10**18 + 1
 OFFSET = 0
-
-
-@pytest.fixture(autouse=True)
-def _small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file, or a few texts, a task."""
-    monkeypatch.setattr(limits, "task_bytes", 1)
-    monkeypatch.setattr(limits, "task_text_bytes", 300)
-
-
-def write_shard(folder: Path, number: int, samples: int = 5) -> Path:
-    """A tar of samples with a label each, written long ago."""
-    folder.mkdir(exist_ok=True)
-    path = folder / f"s-{number:03}.tar"
-    with tarfile.open(path, "w") as tar:
-        for sample in range(samples):
-            for ending, data in (("bin", bytes([number]) * (20 + sample)), ("cls", b"%d" % sample)):
-                member = tarfile.TarInfo(f"{number:03}-{sample}.{ending}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-    for written in (path, folder):
-        os.utime(written, ns=(LONG_AGO_NS, LONG_AGO_NS))
-    return path
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Path:
-    for number in range(6):
-        write_shard(tmp_path / "data", number)
-    return tmp_path / "data"
-
-
-def index_bytes(data: Path) -> bytes:
-    """The index as one process makes it, which is removed."""
-    saved = penstock.open(data, index="rebuild").sidecar
-    assert saved is not None
-    found = Path(saved).read_bytes()
-    os.unlink(saved)
-    return found
-
-
-def do_all(plan: WorkPlan) -> int:
-    return sum(plan.do(task) for task in plan.list_missing())
+pytestmark = pytest.mark.usefixtures("small_tasks")
 
 
 # -- the same bytes --------------------------------------------------------------------------------
@@ -209,202 +164,6 @@ def test_pieces_of_a_large_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         do_all(plan)
         plan.commit()
         assert Path(f"{path}.penstock").read_bytes() == expected
-
-
-@pytest.mark.parametrize(("broken", "dtype"), [("raise", "uint16"), ("mask", "int32")])
-def test_tokens(tmp_path: Path, broken: Any, dtype: str) -> None:
-    """One pair of .bin and .idx, of any number of tasks, equals one process's, with its sums."""
-    texts: list[Any] = draw_texts(1, 20)
-    tokenizer = train(tmp_path / "tokenizer.json", texts)
-    if broken == "mask":
-        tokenizer, texts = save_words(tokenizer, 65_600), [f"w{i} w65599 " * 9 for i in range(20)]
-        texts[7] = None
-        texts[11] = 3
-    lines = tmp_path / "documents.jsonl"
-    write_lines(lines, texts)
-    os.utime(lines, ns=(LONG_AGO_NS, LONG_AGO_NS))
-    settings: dict[str, Any] = {"broken": broken, "eos": broken == "raise"}
-    one = tokenize(penstock.open(lines), tmp_path / "one", tokenizer, **settings)
-    assert one.dtype == dtype
-    plan = plan_work("tokenize", lines, tmp_path / "work", tokenizer=str(tokenizer), **settings)
-    assert len(plan) > 5
-    for task in reversed(plan.list_missing()):
-        plan.do(task)
-    reports: list[tuple[int, int]] = []
-    made = plan.commit(progress=lambda *counts: reports.append(counts))
-    assert made.startswith(f"{one.tokens:,} tokens of 20 documents")
-    assert reports[-1] == (len(plan), len(plan))
-    assert read_tokens(tmp_path / "work" / "tokens") == read_tokens(tmp_path / "one")
-    plan.commit()  # of what is committed
-    assert not (tmp_path / "work" / "tokens.tmp").exists()
-
-
-def read_tokens(prefix: Path) -> list[Any]:
-    """The pair of files, and what their manifest says of them."""
-    said = json.loads(Path(f"{prefix}.manifest.json").read_text())["shards"]
-    return [said, *(Path(f"{prefix}{ending}").read_bytes() for ending in (".bin", ".idx"))]
-
-
-@pytest.fixture(scope="module")
-def encoded_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Texts, `one` process's tokens of them, and `work`, whose tasks are done."""
-    folder = tmp_path_factory.mktemp("encoded")
-    tokenizer = train(folder / "tokenizer.json", draw_texts(1, 60))
-    documents = folder / "documents.jsonl"
-    write_lines(documents, draw_texts(1, 16))
-    os.utime(documents, ns=(LONG_AGO_NS, LONG_AGO_NS))
-    tokenize(penstock.open(documents), folder / "one", tokenizer)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(limits, "task_text_bytes", 300)
-        plan = plan_work("tokenize", documents, folder / "work", tokenizer=str(tokenizer))
-        assert do_all(plan) > 4
-    return folder
-
-
-@pytest.fixture
-def encoded(encoded_once: Path, tmp_path: Path) -> WorkPlan:
-    """A copy of the work that is done, to be committed."""
-    shutil.copytree(encoded_once / "work", tmp_path / "work")
-    return WorkPlan.load(tmp_path / "work")
-
-
-PLACING = """
-import os, shutil, signal, sys
-from penstock.tasks import WorkPlan
-copied, copy = [], shutil.copyfileobj
-def interfere(source, target, size):
-    copied.append(source)
-    if len(copied) == 3:
-        %s
-    copy(source, target, size)
-shutil.copyfileobj = interfere
-WorkPlan.load(sys.argv[1]).commit()
-"""
-
-
-def test_killed_while_tokens_are_placed(
-    encoded: WorkPlan, encoded_once: Path, tmp_path: Path
-) -> None:
-    """The commit begins to place them anew, whoever was at it; a worker who is late spoils
-    nothing, neither then nor after `tokenize` went on."""
-    program = (
-        PLACING % "target.write(b'half'); target.flush(); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-
-    def kill() -> Path:
-        done = subprocess.run([sys.executable, "-c", program, encoded.folder], check=False)
-        assert done.returncode == -signal.SIGKILL
-        assert not (tmp_path / "work" / "tokens.bin").exists()
-        (half,) = (tmp_path / "work" / "tokens.tmp").glob(".placed-*")
-        return half
-
-    half = kill()
-    encoded.commit()
-    assert read_tokens(tmp_path / "work" / "tokens") == read_tokens(encoded_once / "one")
-    assert not half.parent.exists()
-    with pytest.raises(penstock.errors.StorageError):
-        place_tokens(encoded.find_part(2), str(half), 0)
-    for path in (tmp_path / "work").glob("tokens.*"):
-        path.unlink()
-    kill()
-    documents = penstock.open(encoded_once / "documents.jsonl")
-    tokenize(documents, tmp_path / "work" / "tokens", encoded_once / "tokenizer.json")
-    assert read_tokens(tmp_path / "work" / "tokens") == read_tokens(encoded_once / "one")
-    assert not half.parent.exists()
-
-
-def test_tokens_of_a_run_that_was_stopped(
-    encoded: WorkPlan, encoded_once: Path, tmp_path: Path
-) -> None:
-    """What `tokenize` left in the midst of a task's documents is placed anew, too."""
-
-    def stop(done: int, _: int) -> None:
-        if done:
-            raise KeyboardInterrupt
-
-    documents, destination = (
-        penstock.open(encoded_once / "documents.jsonl"),
-        tmp_path / "work/tokens",
-    )
-    with pytest.raises(KeyboardInterrupt):
-        tokenize(documents, destination, encoded_once / "tokenizer.json", progress=stop)
-    encoded.commit()
-    assert read_tokens(destination) == read_tokens(encoded_once / "one")
-
-
-def test_two_commits_at_once(encoded: WorkPlan, encoded_once: Path, tmp_path: Path) -> None:
-    """The second one says who is at it, and the first one goes on."""
-    there, go = tmp_path / "there", tmp_path / "go"
-    os.mkfifo(there)
-    os.mkfifo(go)
-    wait = f"open({str(there)!r}, 'w').close(); open({str(go)!r}).close()"
-    first = subprocess.Popen([sys.executable, "-c", PLACING % wait, encoded.folder])
-    there.read_text()
-    with pytest.raises(UsageError, match="another process is tokenizing into"):
-        encoded.commit()
-    go.write_text("")
-    assert first.wait() == 0
-    assert read_tokens(tmp_path / "work" / "tokens") == read_tokens(encoded_once / "one")
-
-
-@pytest.mark.parametrize("section", ["counts", "tokens"])
-def test_damaged_tokens(
-    encoded: WorkPlan, encoded_once: Path, tmp_path: Path, section: str
-) -> None:
-    """A part whose tokens, or numbers of them, are damaged is named, and nothing is committed."""
-    part = Path(encoded.find_part(3))
-    data = bytearray(part.read_bytes())
-    begins = {row[0]: row[2] for row in read_sidecar(str(part))[0]["sections"]}
-    assert [*begins] == ["counts", "tokens"]
-    data[
-        len(data) - begins["tokens"] - len(read_sidecar(str(part))[1]["tokens"]) + begins[section]
-    ] ^= 1
-    part.write_bytes(data)
-    with pytest.raises(SidecarError, match=f"{part}: .*remove it, and run `penstock work` again"):
-        encoded.commit(ThreadPool)
-    assert not (tmp_path / "work" / "tokens.bin").exists()
-    part.unlink()
-    do_all(encoded)
-    encoded.commit(ThreadPool)
-    assert read_tokens(tmp_path / "work" / "tokens") == read_tokens(encoded_once / "one")
-
-
-def test_a_part_that_is_removed_meanwhile(
-    encoded: WorkPlan, encoded_once: Path, tmp_path: Path
-) -> None:
-    part = Path(encoded.find_part(len(encoded) - 1))
-
-    class Removing(ThreadPool):
-        def submit(self, *call: Any) -> Any:  # type: ignore[override]
-            part.unlink(missing_ok=True)
-            return super().submit(*call)
-
-    with pytest.raises(MissingError, match=f"{part} was removed .*: run `penstock work` again"):
-        encoded.commit(Removing)
-    do_all(encoded)
-    encoded.commit()
-    assert read_tokens(tmp_path / "work" / "tokens") == read_tokens(encoded_once / "one")
-
-
-@pytest.mark.long
-def test_an_engine_places_tokens(encoded: WorkPlan, encoded_once: Path, tmp_path: Path) -> None:
-    """Processes place the tokens; those that are killed cost what they were at."""
-    made: list[Executor] = []
-
-    def start() -> Executor:
-        pool = ProcessPoolExecutor(2, get_context("spawn"))
-        made.append(pool)
-        if len(made) == 1:
-            assert isinstance(pool.submit(os._exit, 1).exception(), BrokenExecutor)
-        return pool
-
-    encoded.commit(start)
-    assert len(made) == 2
-    assert read_tokens(tmp_path / "work" / "tokens") == read_tokens(encoded_once / "one")
-    for path in (tmp_path / "work").glob("tokens.*"):
-        path.unlink()
-    assert "tokens of 16 documents" in run("commit", encoded.folder, "--on", "local").stdout
-    assert read_tokens(tmp_path / "work" / "tokens") == read_tokens(encoded_once / "one")
 
 
 @pytest.mark.parametrize("to", ["tar", "tfrecord"])
@@ -590,13 +349,6 @@ def test_text_that_cannot_be_encoded(tmp_path: Path) -> None:
     failed = distribute(plan, ThreadPool)
     assert list(failed.values()) == [str(alone.value)]
     assert plan.list_missing() == list(failed)
-
-
-class ThreadPool(ThreadPoolExecutor):
-    """An engine whose workers are threads of this process."""
-
-    def __init__(self) -> None:
-        super().__init__(2)
 
 
 # -- what goes wrong -------------------------------------------------------------------------------
@@ -909,95 +661,3 @@ def test_killed_at_work(shards: Path, tmp_path: Path) -> None:
     do_all(plan)
     plan.commit()
     assert Path(f"{shards}.penstock").read_bytes() == expected
-
-
-# -- shares ----------------------------------------------------------------------------------------
-
-
-def test_shares_of_arrays() -> None:
-    """The elements of an array have all tasks between them, each once."""
-    for count, elements, least in [(10, 3, 0), (3, 5, 7), (0, 2, 1)]:
-        shares = []
-        for element in range(least, least + elements):
-            numbers = {"ID": element, "MIN": least, "COUNT": elements}
-            environ = {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in numbers.items()}
-            found = find_share(count, environ)
-            assert found is not None
-            shares += found[1]
-        assert sorted(shares) == list(range(count))
-    assert find_share(5, {"JOB_COMPLETION_INDEX": "3"}) == ("JOB_COMPLETION_INDEX", [3])
-    kubernetes = {"JOB_COMPLETION_INDEX": "1", "PENSTOCK_COMPLETIONS": "2"}
-    assert find_share(5, kubernetes) == ("JOB_COMPLETION_INDEX", [1, 3])
-    assert find_share(5, {}) is None
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {"SLURM_ARRAY_TASK_ID": "x"},
-        {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "0"},
-        {"JOB_COMPLETION_INDEX": "1", "PENSTOCK_COMPLETIONS": "0"},
-        {  # --array=3,7, of what failed
-            "SLURM_ARRAY_TASK_ID": "7",
-            "SLURM_ARRAY_TASK_MIN": "3",
-            "SLURM_ARRAY_TASK_MAX": "7",
-            "SLURM_ARRAY_TASK_COUNT": "2",
-        },
-    ],
-)
-def test_arrays_without_shares(environ: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="--tasks"):
-        find_share(10, environ)
-
-
-@pytest.mark.parametrize("text", ["", "x", "3:3", "7:5", "10", "0:11", "-1", "1,,2"])
-def test_tasks_that_are_none(text: str) -> None:
-    with pytest.raises(UsageError, match="--tasks"):
-        parse_tasks(text, 10)
-
-
-SBATCH = """#!/bin/bash
-# What sbatch does, here and at once: the elements of the array, one after the other.
-while [[ ${1:-} == --* ]]; do options+="$1 "; shift; done
-script=$(mktemp)
-cat "${1:-/dev/stdin}" > $script
-last=$({ echo "$options"; cat $script; } | grep -o 'array=0-[0-9]*' | head -n 1 | cut -d- -f2)
-export SLURM_ARRAY_TASK_MIN=0 SLURM_ARRAY_TASK_MAX=$last SLURM_ARRAY_TASK_COUNT=$((last + 1))
-for element in $(seq 0 $last); do
-  env SLURM_ARRAY_TASK_ID=$element bash $script "${@:2}" >> $0.log 2>&1
-done
-echo "Submitted batch job 1"
-"""
-
-
-def test_slurm(shards: Path, tmp_path: Path) -> None:
-    """The script does what is missing, several tasks an element if the cluster's arrays are small;
-    a second one does what is left."""
-    expected = index_bytes(shards)
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name, text in (("sbatch", SBATCH), ("scontrol", "#!/bin/sh\necho 'MaxArraySize = 3'\n")):
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-    path = f"{programs}:{os.environ['PATH']}"
-    penstock_command = Path(sys.executable).parent / "penstock"
-    run("plan-work", "index", shards, tmp_path / "work")
-    run("work", tmp_path / "work", "--tasks", "1")
-    script = run(
-        *("work", tmp_path / "work", "--on", "slurm", "--dry-run", "--sbatch=--time=5"), PATH=path
-    ).stdout
-    assert "#SBATCH --array=0-1\n" in script
-    assert "#SBATCH --time=5\n" in script
-    assert "SHARES=(0,2:4 4:6)\n" in script
-    done = subprocess.run(
-        [penstock_command, "work", tmp_path / "work", "--on", "slurm"],
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "Submitted batch job 1" in done.stdout
-    assert WorkPlan.load(tmp_path / "work").list_missing() == []
-    run("commit", tmp_path / "work")
-    assert Path(f"{shards}.penstock").read_bytes() == expected
-    assert "all is done" in run("work", tmp_path / "work", "--on", "slurm", PATH=path).stdout
