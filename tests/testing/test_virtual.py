@@ -87,11 +87,10 @@ def test_the_list_of_bugs_fits_the_source() -> None:
 
 
 @pytest.mark.long
-def test_all_bugs_are_found() -> None:
+@pytest.mark.parametrize("bug", read_mutations(), ids=lambda bug: bug.name)
+def test_every_bug_is_found(bug: Mutation) -> None:
     """Each bug of the list is found by the first seeds."""
-    mutations = read_mutations()
-    missed = [each.name for each in mutations if find_bug(each, each.seeds) is None]
-    assert not missed
+    assert find_bug(bug, bug.seeds) is not None
 
 
 def test_a_failure_is_minimised() -> None:
