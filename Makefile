@@ -23,7 +23,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long test-engines test-trainers test-foreign explore simulate-faults simulate-bugs test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign \
-  bench-text bench-arrays bench-engines bench-packing bench-scale bench-images docs docs-serve docs-check docs-version wheels check-wheels clean
+  bench-text bench-arrays bench-clips bench-engines bench-packing bench-scale bench-images docs docs-serve docs-check docs-version wheels check-wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -214,6 +214,14 @@ build/torchvision: | $(STAMPS)/venv
 
 bench-arrays: $(STAMPS)/bench  ## windows and patches of Zarr and HDF5 against loops over their libraries; one sample a file; 10^9 windows; ARGS="--quick"
 	$(RUN) -m benchmarks.arrays $(ARGS)
+
+bench-clips: $(STAMPS)/bench build/clips  ## clips of films against torchcodec, PyAV, decord, OpenCV and a bare C loop; robots' data, audio; ARGS="--quick"
+	@for one in clips lerobot audio; do \
+	  if [ -e benchmarks/$$one.py ]; then $(RUN) -m benchmarks.$$one $(ARGS) || exit 1; else echo "$$one is left out"; fi; done
+
+# In a folder of their own, for the benchmark alone. torchcodec takes FFmpeg's libraries of the system (Debian: apt-get install ffmpeg); of the later ones none works with this torch.
+build/clips: | $(STAMPS)/venv
+	@$(RUN) -m pip install -qq --disable-pip-version-check --no-deps --target $@ torchcodec==0.13.0 decord==0.6.0 || echo "torchcodec and decord are left out"
 
 bench-engines: $(STAMPS)/bench $(STAMPS)/engines  ## shared work on Ray and Dask, of one large file, of 10^5 shards; datatrove, LitData; ARGS="--quick"
 	$(RUN) -m benchmarks.engines $(ARGS)

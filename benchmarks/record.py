@@ -35,6 +35,7 @@ PACKAGES = (
     *("obstore", "webdataset", "pyzmq"),
     *("opencv-python-headless", "spdl", "nvidia-dali-cuda120"),
     *("zarr", "h5py", "xarray", "xbatcher", "monai"),
+    "av",
     *("ray", "distributed", "datatrove", "tokenizers", "tiktoken"),
 )
 LOAD_MAX = 0.5

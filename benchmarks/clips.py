@@ -1,0 +1,583 @@
+"""python -m benchmarks.clips [--quick]: random clips of films, against libraries that decode them.
+
+Films are made by PyAV: 256 x 256 and 1080p in H.264, a keyframe every 8, 30 and 250 frames, and AV1
+with one every 2, as LeRobot writes. Clips of 16 frames come in an exact shuffle, a whole epoch. The
+same clips, in the same order, are decoded by two threads of torchcodec (approximate mode), PyAV,
+decord and OpenCV, each in a process of its own (`clip_rivals`), by the clock, turn by turn; and by
+a bare loop in C over packets in memory, with the libraries that PyAV has (`floors/clips_floor.c`).
+"Nothing kept" decodes every clip; else the loader has its default memory for frames that later
+clips need. All frames of all are compared with those that PyAV decodes from a film's start to end.
+Then from an object store 20 ms away and from slow storage, where rivals seek or read whole films;
+bytes read as emulated storage counts them; the index of 10,000 films; memory of 1080p.
+Record: benchmarks/results/clips.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+
+import penstock
+from penstock.index.layout import Clips
+
+from . import emulation
+from .__main__ import finish
+from .contender import ROOT
+from .objects import serving
+from .record import Record, Row
+from .text import make_row, take_turns
+
+THREADS = 2
+FRAMES = 16
+RIVALS = ("torchcodec", "PyAV", "decord", "OpenCV")
+LIBRARIES = ROOT / "build" / "clips"
+"""Where `make bench-clips` puts the rivals that no other benchmark has."""
+NOTHING = penstock.Budget(decoded_bytes=0)
+FAR_NS, NEAR_NS, BYTES_PER_S = 5_000_000, 500_000, 200e6
+
+
+class Kind(NamedTuple):
+    """A kind of films: what is encoded, and how many of them and frames of each there are."""
+
+    name: str
+    size: int
+    keys: int
+    codec: str = "libx264"
+    films: int = 24
+    frames: int = 300
+
+
+SMALL = [Kind(f"256 x 256, keyframes every {keys}", 256, keys) for keys in (8, 30, 250)]
+LARGE = [Kind(f"1080p, keyframes every {keys}", 1080, keys, films=3) for keys in (8, 30, 250)]
+AV1 = Kind("256 x 256, AV1, keyframes every 2", 256, 2, "libsvtav1", films=8)
+
+
+# -- films -----------------------------------------------------------------------------------------
+
+
+def write_films(folder: Path, kind: Kind) -> Path:
+    """Scenes that pan, with something that moves in front and the grain of a camera."""
+    where = folder / f"{kind.size}-{kind.codec}-{kind.keys}-{kind.films}x{kind.frames}"
+    if where.exists():
+        return where
+    part = where.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    height, width = kind.size, kind.size if kind.size < 1080 else 1920
+    for number in range(kind.films):
+        random = np.random.default_rng(number)
+        coarse = random.integers(0, 255, (height // 16 + 20, width // 16 + 20, 3), np.uint8)
+        scene = av.VideoFrame.from_ndarray(coarse, format="rgb24")
+        scene = scene.reformat(2 * width, 2 * height, interpolation="BICUBIC").to_ndarray()
+        grain = random.integers(0, 12, (2 * height, 2 * width, 1), np.uint8)
+        options = {"g": str(kind.keys), "keyint_min": str(kind.keys), "sc_threshold": "0"}
+        if kind.codec == "libsvtav1":
+            options = {"g": "2", "crf": "30", "preset": "8"}
+        elif kind.size >= 1080:
+            options["preset"] = "veryfast"
+        muxer = {"movflags": "faststart"}
+        with av.open(str(part / f"{number:03}.mp4"), "w", options=muxer) as out:
+            stream = out.add_stream(kind.codec, rate=30, options=options)
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            for at in range(kind.frames):
+                x, y = at * 2 % width, at % height
+                frame = np.minimum(scene[y : y + height, x : x + width], 240)
+                frame += grain[at * 37 % height :][:height, at * 61 % width :][:, :width]
+                box = height // 5
+                left, top = at * 5 % (width - box), at * 3 % (height - box)
+                frame[top : top + box, left : left + box] = 255 - frame[:box, :box]
+                out.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+            out.mux(stream.encode(None))
+    part.rename(where)
+    os.sync()
+    return where
+
+
+def open_clips(where: Path | str, films: int = 0) -> Any:
+    """Open clips of some films of a folder; 0: of all."""
+    what: Any = where
+    if films:
+        what = [f"{where}/{number:03}.mp4" for number in range(films)]
+    return penstock.open(what, index="memory", clips={"frames": FRAMES})
+
+
+def list_clips(data: Any, numbers: Sequence[int], base: str) -> list[list[Any]]:
+    """The clips for a rival: path or URL, first frame, frames."""
+    origins = data.origins(np.array(numbers, np.int64))
+    names = [Path(data.index.files.path(int(film))).name for film in origins["film"]]
+    pairs = zip(names, origins["frame"].tolist(), strict=True)
+    return [[f"{base}/{name}", first, FRAMES] for name, first in pairs]
+
+
+# -- who reads -------------------------------------------------------------------------------------
+
+
+class Pass(NamedTuple):
+    """Seconds that a loader took, the numbers of its clips, and sums of their frames if asked."""
+
+    seconds: float
+    numbers: list[int]
+    sums: list[int]
+
+
+def run_loader(data: Any, seed: int, sums: bool = False, **options: Any) -> Pass:
+    """One epoch of a new loader: nothing is read or decoded for a later one."""
+    numbers: list[int] = []
+    found: list[int] = []
+    began = time.perf_counter()
+    with penstock.Loader(data, options.pop("batch", 16), seed=seed, **options) as loader:
+        for got in loader:
+            numbers += got.ids.tolist()
+            if sums:
+                found += [zlib.crc32(np.ascontiguousarray(clip)) for clip in got["frames"]]
+        return Pass(time.perf_counter() - began, numbers, found)
+
+
+class Rival:
+    """Another reader, in its process. `absent` says why there is none."""
+
+    def __init__(self, name: str, how: str = "") -> None:
+        self.name, self.absent = f"{name}, {how}" if how else name, ""
+        paths = os.pathsep.join(filter(None, [str(ROOT), *sys.path, str(LIBRARIES)]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.clip_rivals", f"{name}:{how}"],
+            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        said = self._read()
+        self.version, self.absent = said.get("ready", ""), said.get("absent", "")
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        while line := self._process.stdout.readline():
+            if line.startswith("{"):
+                said: dict[str, Any] = json.loads(line)
+                return said
+        return {"absent": "it ended", "failed": "it ended"}
+
+    def run(self, clips: Sequence[Any], sums: bool = False) -> dict[str, Any]:
+        """Decode clips: seconds and sums, or how it failed."""
+        assert self._process.stdin is not None
+        try:
+            print(json.dumps({"clips": clips, "sums": sums}), file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            return {"failed": "it ended"}
+        return self._read()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@contextmanager
+def start_rivals(*hows: str, names: Sequence[str] = RIVALS) -> Iterator[list[Rival]]:
+    with ExitStack() as stack:
+        rivals = [Rival(name, how) for name in names for how in hows or ("",)]
+        for rival in rivals:
+            stack.callback(rival.close)
+        yield rivals
+
+
+class Floor:
+    """The bare loop in C, over the packets of clips. RuntimeError where it cannot be built."""
+
+    def __init__(self, data: Any, numbers: Sequence[int], folder: Path) -> None:
+        source = Path(__file__).parent / "floors" / "clips_floor.c"
+        built = ROOT / "build" / "clips_floor"
+        built.parent.mkdir(exist_ok=True)
+        words = ["cc", "-O2", "-o", str(built), str(source), "-ldl", "-lpthread"]
+        try:
+            subprocess.run(words, check=True, capture_output=True)
+            libraries = [
+                next(Path(av.__file__).parents[1].glob(f"av.libs/lib{name}-*.so*"))
+                for name in ("avutil", "avcodec", "swscale")
+            ]
+        except (OSError, subprocess.CalledProcessError, StopIteration) as error:
+            raise RuntimeError(f"no bare loop here: {error!r:.100}") from None
+        packets = folder / "packets"
+        decoder = write_packets(data, numbers, packets)
+        words = [str(built), *map(str, libraries), decoder, str(packets), str(THREADS)]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        packets_sum = self.run("skip sum")[1]
+        assert self.run("plain sum")[1] == packets_sum == sum_pieces(data, numbers), "other frames"
+
+    def run(self, how: str) -> tuple[float, int]:
+        """Seconds of all clips; "plain", or with "skip" by the rule that the loader has."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(how, file=self._process.stdin, flush=True)
+        nanoseconds, found = map(int, self._process.stdout.readline().split())
+        return nanoseconds * 1e-9, found
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def list_pieces(data: Any, numbers: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
+    """The groups of clips one by one: place of the clip, the group, its rows."""
+    layout = data.index.layouts[0]
+    assert isinstance(layout, Clips)
+    clips = np.array(numbers, np.int64)
+    for place, group in zip(*map(np.ndarray.tolist, layout.find_pairs(clips)), strict=True):
+        yield place, group, layout.list_rows(group, clips[place : place + 1])
+
+
+def write_packets(data: Any, numbers: Sequence[int], path: Path) -> str:
+    """Write what the bare loop reads; the decoder's name is returned."""
+    index = data.index
+    layout, options = index.layouts[0], index.fields[0].codec.options
+    height, width = options["frame"]
+    kinds = {name for name, _ in options["configs"]}
+    with path.open("wb") as out:
+        for _, group, rows in list_pieces(data, numbers):
+            inside = layout.describe_inside(group)
+            config = bytes.fromhex(options["configs"][inside["config"]][1])
+            sizes = inside["sizes"].astype("i4")
+            head = [len(sizes), len(rows), width, height, len(config)]
+            table = np.stack([sizes, inside["rows"], np.isin(inside["rows"], rows)], 1)
+            body = np.array(head, "i4").tobytes() + table.astype("i4").tobytes() + config
+            extents, _ = layout.pieces(np.array([group]))
+            for file, offset, length in zip(
+                extents.file, extents.offset, extents.length, strict=True
+            ):
+                with open(index.files.path(int(file)), "rb") as film:
+                    film.seek(int(offset))
+                    body += film.read(int(length))
+            out.write(body + bytes(-len(body) % 4))
+    return {"av1": "libdav1d"}.get(kind := kinds.pop(), kind)
+
+
+def sum_pieces(data: Any, numbers: Sequence[int]) -> int:
+    """The sum of the bare loop, of frames decoded here."""
+    total, at, clip = 0, -1, None
+    for place, _, rows in list_pieces(data, numbers):
+        if place != at:
+            at, clip, done = place, data[numbers[place]]["frames"], 0
+        assert clip is not None
+        pixels = clip[done : done + len(rows)].reshape(-1)
+        done += len(rows)
+        weights = np.arange(len(pixels), dtype=np.uint64) % 251 + 1
+        total += int((pixels * weights).sum())
+    return total % 2**64
+
+
+# -- what is measured ------------------------------------------------------------------------------
+
+
+class Bench(NamedTuple):
+    """The run: its record, films, and how long it measures."""
+
+    record: Record
+    folder: Path
+    seed: int
+    rounds: int
+    films: int
+
+    def add(self, name: str, value: float | None, unit: str, **more: Any) -> None:
+        """Add a row; one with a target and `most` is met by at most that."""
+        if (most := more.pop("most", None)) is not None:
+            more |= {"target": most, "met": None if value is None else value <= most}
+        self.record.rows.append(Row(name, value, unit, **more))
+
+    def race(
+        self,
+        name: str,
+        ours: Callable[[], float],
+        theirs: Callable[[], float],
+        count: int,
+        target: float | None,
+        note: str = "",
+    ) -> None:
+        pairs = take_turns(ours, theirs, self.rounds)
+        row = make_row(name, pairs, count, "clips/s", target, self.seed, note)
+        self.record.rows.append(row)
+        self.record.raw[name] = {"seconds": pairs}
+
+
+def try_rivals(
+    bench: Bench, where: str, rivals: Sequence[Rival], clips: Sequence[Any], sums: Sequence[int]
+) -> list[tuple[float, Rival]]:
+    """Let each decode the clips once, and compare its frames; fastest first."""
+    able = []
+    for rival in rivals:
+        answer = {"failed": rival.absent} if rival.absent else rival.run(clips, True)
+        note = answer.get("failed", "")
+        if not note and answer["sums"] != list(sums):
+            differing = sum(a != b for a, b in zip(answer["sums"], sums, strict=True))
+            note = f"{differing} of {len(sums)} clips have other pixels"
+        rate = None if "failed" in answer else len(clips) / rival.run(clips)["seconds"]
+        bench.add(f"{where}: {rival.name}", rate, "clips/s", note=note)
+        if rate:
+            able.append((rate, rival))
+    return sorted(able, key=lambda one: -one[0])
+
+
+def check_frames(data: Any, numbers: Sequence[int], sums: Sequence[int]) -> None:
+    """Compare clips with what PyAV decodes from the films' starts."""
+    origins = data.origins(np.array(numbers, np.int64))
+    wanted: dict[int, dict[int, int]] = {}
+    for film, first, found in zip(*map(np.ndarray.tolist, origins.values()), sums, strict=True):
+        wanted.setdefault(film, {})[first] = found
+    for film, clips in wanted.items():
+        held: list[np.ndarray] = []
+        with av.open(data.index.files.path(film)) as source:
+            for number, frame in enumerate(source.decode(video=0)):
+                held = [*held[-(FRAMES - 1) :], frame.to_ndarray(format="rgb24")]
+                if (found := clips.pop(number - FRAMES + 1, None)) is not None:
+                    assert zlib.crc32(np.stack(held)) == found, (film, number)
+        assert not clips, "clips beyond the film's end"
+
+
+def measure_kind(bench: Bench, kind: Kind, rivals: Sequence[Rival]) -> None:
+    """Clips from local files."""
+    where = write_films(bench.folder, kind)
+    data = open_clips(where, min(bench.films, kind.films))
+    run = partial(run_loader, data, bench.seed, batch=16 if kind.size < 1080 else 2)
+    _, numbers, sums = run(sums=True)
+    check_frames(data, numbers, sums)
+    clips = list_clips(data, numbers, str(where))
+    able = try_rivals(bench, kind.name, rivals, clips, sums)
+
+    def ours(**how: Any) -> float:
+        return run(**how).seconds
+
+    if able:
+        best = able[0][1]
+        name = f"{kind.name}, exact, nothing kept / best of the others, 2 threads"
+
+        def theirs() -> float:
+            return float(best.run(clips)["seconds"])
+
+        bench.race(name, partial(ours, budget=NOTHING), theirs, len(numbers), 1.0, best.name)
+        name = f"{kind.name}, exact, default memory / best of the others, 2 threads"
+        bench.race(name, ours, theirs, len(numbers), None, best.name)
+    with tempfile.TemporaryDirectory() as folder:
+        for how, target in (("skip", 0.95), ("plain", None)):
+            name = f"{kind.name}, exact, nothing kept / a bare C loop, {how}"
+            try:
+                floor = Floor(data, numbers, Path(folder))
+            except RuntimeError as error:
+                bench.add(name, None, "clips/s", note=str(error))
+                continue
+            bench.race(
+                name,
+                partial(ours, budget=NOTHING),
+                lambda floor=floor, how=how: floor.run(how)[0],
+                len(numbers),
+                target,
+            )
+            floor.close()
+
+
+def measure_index(bench: Bench, films: int) -> None:
+    """The index of many films: links to those that there are."""
+    where = write_films(bench.folder, SMALL[1])
+    made = sorted(where.iterdir())
+    with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
+        for number in range(films):
+            os.link(made[number % len(made)], Path(folder, f"{number:05}.mp4"))
+        open_clips(folder)
+        taken = []
+        for _ in range(bench.rounds):
+            began = time.perf_counter()
+            open_clips(folder)
+            taken.append(time.perf_counter() - began)
+        bench.add(f"index of {films:,} films, warm", median(taken), "s", most=3.0)
+        total = sum(made[number % len(made)].stat().st_size for number in range(films))
+        if missing := emulation.usable():
+            bench.add("index: bytes read", None, "% of the files", note=missing)
+            return
+        with emulation.Shared() as storage:
+            open_clips(storage.mount(folder, direct=True).path)
+            read = 100 * storage.counters()["bytes"] / total
+        bench.add("index: bytes read", read, "% of the files", most=1.0)
+
+
+def measure_bytes(bench: Bench, kind: Kind, rivals: Sequence[Rival]) -> None:
+    """Bytes that storage gives for a clip, beside those of its groups."""
+    where = write_films(bench.folder, kind)
+    name = f"{kind.name}: bytes read a clip / bytes of its groups"
+    if missing := emulation.usable():
+        bench.add(name, None, "", note=missing)
+        return
+    with emulation.Shared() as storage:
+        base = storage.mount(where, direct=True).path
+        data = open_clips(base, bench.films)
+        storage.reset()
+        numbers = run_loader(data, bench.seed, budget=NOTHING).numbers
+        read = storage.counters()["bytes"]
+        layout = data.index.layouts[0]
+        _, groups = layout.find_pairs(np.array(numbers))
+        wanted = int(layout.lengths(groups).sum())
+        bench.add(name, read / wanted, "", most=1.05, note=f"{wanted / len(numbers):,.0f} bytes")
+        clips = list_clips(data, numbers, base)
+        for rival in rivals:
+            storage.reset()
+            answer = {"failed": rival.absent} if rival.absent else rival.run(clips)
+            value = None if "failed" in answer else storage.counters()["bytes"] / wanted
+            bench.add(f"{name}, {rival.name}", value, "", note=answer.get("failed", ""))
+
+
+def measure_objects(bench: Bench, kind: Kind) -> None:
+    """Clips from an object store 20 ms away."""
+    where = write_films(bench.folder, kind)
+    with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
+        os.mkdir(bucket := Path(folder, "films"))
+        for film in where.iterdir():
+            os.link(film, bucket / film.name)
+        with serving(0, Path(folder), 20) as port:
+            opened = partial(open_clips, "s3://films", bench.films)
+            data, base = opened(), f"http://127.0.0.1:{port}/films"
+            _measure_far(bench, f"object store 20 ms away, {kind.name}", data, opened, lambda: base)
+
+
+def measure_storage(bench: Bench, kind: Kind) -> None:
+    """Clips from slow storage, whose page cache is empty at the start of each pass."""
+    where = write_films(bench.folder, kind)
+    for wait_ns in (FAR_NS, NEAR_NS):
+        name = f"storage with {wait_ns / 1e6:g} ms a read, {kind.name}"
+        if missing := emulation.usable():
+            bench.add(name, None, "clips/s", note=missing)
+            continue
+        waits = {"read_ns": wait_ns, "meta_ns": wait_ns, "bytes_per_s": BYTES_PER_S}
+        with emulation.Shared(**waits, calibrate=True) as storage:
+
+            def mount(storage: emulation.Shared = storage) -> str:
+                for mounted in storage.mounts:
+                    mounted.close()
+                storage.mounts.clear()
+                return storage.mount(where).path
+
+            data = open_clips(where, bench.films)
+            again = lambda: open_clips(mount(), bench.films)  # noqa: E731
+            _measure_far(bench, name, data, again, mount, 5.0 if wait_ns == FAR_NS else None)
+
+
+def _measure_far(
+    bench: Bench,
+    name: str,
+    data: Any,
+    open_data: Callable[[], Any],
+    find_base: Callable[[], str],
+    target: float | None = 5.0,
+) -> None:
+    """Race the best of those that seek or read whole films."""
+    _, numbers, sums = run_loader(data, bench.seed, sums=True, budget=NOTHING)
+    is_web = "://" in data.index.files.root
+    names = ("torchcodec", "PyAV") if is_web else RIVALS
+    with start_rivals(*(("seeks", "reads whole films") if is_web else ()), names=names) as rivals:
+        able = []
+        for rival in rivals:
+            clips = list_clips(data, numbers, find_base())
+            able += try_rivals(bench, name, [rival], clips, sums)
+        if not able:
+            bench.add(name, None, "clips/s", target=target, note="no rival reads this")
+            return
+        best = max(able, key=lambda one: one[0])[1]
+
+        def ours() -> float:
+            return run_loader(open_data(), bench.seed, budget=NOTHING).seconds
+
+        def theirs() -> float:
+            return float(best.run(list_clips(data, numbers, find_base()))["seconds"])
+
+        full = f"{name}, exact, nothing kept / best of the others, 2 threads"
+        bench.race(full, ours, theirs, len(numbers), target, best.name)
+
+
+def measure_memory(bench: Bench) -> None:
+    """Memory of four threads that decode 1080p, in a process of its own."""
+    where = write_films(bench.folder, LARGE[1])
+    words = [sys.executable, "-m", "benchmarks.clips", "--memory", str(where)]
+    said = json.loads(subprocess.run(words, cwd=ROOT, check=True, capture_output=True).stdout)
+    value = said["grown"] / said["budget"]
+    note = f"{said['grown'] / 1e6:,.0f} MB of resident memory beyond that before the first batch, "
+    note += f"of a budget of {said['budget'] / 1e6:,.0f} MB; batches of {said['batch'] / 1e6:,.0f}"
+    bench.add("1080p, 4 threads: memory / budget", value, "", most=1.0, note=note)
+
+
+def report_memory(where: str) -> None:
+    """Print the growth of resident memory as JSON. Counted is all: frames that decoders hold,
+    batches, read-ahead, frames kept for later clips."""
+    budget = penstock.Budget(readahead_bytes=1 << 30)
+    data = penstock.open(where, index="memory", clips={"frames": 8})
+    data[0]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    size = 0
+    with penstock.Loader(data, 2, seed=0, budget=budget, decode_threads=4) as loader:
+        for number, batch in enumerate(loader):
+            size = batch["frames"].nbytes
+            if number == 40:
+                break
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(json.dumps({"grown": grown << 10, "budget": budget.readahead_bytes, "batch": size}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.clips", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few films and pairs")
+    parser.add_argument("--folder", default=str(ROOT / "bench-data" / "clips"))
+    parser.add_argument(
+        "--only", default="", help="of local, index, bytes, objects, storage, memory"
+    )
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--memory", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory:
+        report_memory(options.memory)
+        return
+    only = set(filter(None, options.only.split(",")))
+    name = "clips" + ("-quick" if options.quick else "") + ("-partial" if only else "")
+    record = Record(name, options.seed, vars(options) | {"frames": FRAMES, "threads": THREADS})
+    rounds = options.rounds or (2 if options.quick else 5)
+    folder = Path(options.folder)
+    bench = Bench(record, folder, options.seed, rounds, 4 if options.quick else 24)
+    kinds = [SMALL[1], AV1] if options.quick else [*SMALL, *LARGE, AV1]
+    with start_rivals() as rivals:
+        record.configuration["rivals"] = {one.name: one.version or one.absent for one in rivals}
+        if not only or "local" in only:
+            for kind in kinds:
+                measure_kind(bench, kind, rivals)
+        if not only or "bytes" in only:
+            for kind in kinds[:1] if options.quick else SMALL:
+                measure_bytes(bench, kind, rivals)
+    if not only or "index" in only:
+        measure_index(bench, 500 if options.quick else 10_000)
+    if not only or "objects" in only:
+        measure_objects(bench, SMALL[1])
+    if not only or "storage" in only:
+        measure_storage(bench, SMALL[1])
+    if not only or "memory" in only:
+        measure_memory(bench)
+    finish(record)
+
+
+if __name__ == "__main__":
+    main()
