@@ -38,7 +38,7 @@ def agree(index: Index, texts: Sequence[str]) -> agreement.CacheAgreement:
     members = gather.read_texts(texts, texts[0], place, b"")
     agreement._check_alike(members)
     agreement._locate_coordinates(members, "strided")
-    return agreement._agree(index, place, members, BLOCK_SAMPLES)
+    return agreement._agree(Addressed(index), place, members, BLOCK_SAMPLES)
 
 
 def measure_agreement(index: Index, worlds: Sequence[int]) -> tuple[list[Curve], int]:

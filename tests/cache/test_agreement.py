@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.cache.agreement import CacheAgreement, _agree, _locate_coordinates
+from penstock.cache.key_index import Addressed
 from penstock.cache.shared_memory import alignment_default
 from penstock.extent import Files
 from penstock.index import Field, Index
@@ -45,7 +46,7 @@ def introduce(ranks: int, hosts: int, seed: int) -> list[dict[str, Any]]:
 
 def agree(members: list[dict[str, Any]]) -> CacheAgreement:
     """The agreement as rank 0 makes it."""
-    return _agree(INDEX, Place(0, len(members)), members, 8)
+    return _agree(Addressed(INDEX), Place(0, len(members)), members, 8)
 
 
 def test_hosts_are_numbered_by_their_first_ranks() -> None:
@@ -58,7 +59,7 @@ def test_hosts_are_numbered_by_their_first_ranks() -> None:
         assert job.leaders == tuple(job.nodes.index(node) for node in range(9))
         room = [members[rank]["ram_bytes"] for rank in job.leaders]
         assert job.placement.ram_cache_blocks == tuple(
-            count_cache_blocks(INDEX, 8, size, alignment_default) for size in room
+            count_cache_blocks(Addressed(INDEX), 8, size, alignment_default) for size in room
         )
         readers = [{m["coordinate"] for m in members if m["host"] == host} for host in hosts]
         assert job.placement.ranks == tuple(map(len, readers))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.cache import agreement
+from penstock.cache.key_index import Addressed
 from penstock.cache.replicas import ReplicaLayout, Replicas
 from penstock.cache.shared_memory import alignment_default
 from penstock.errors import UsageError
@@ -182,7 +183,7 @@ def memory(dataset: penstock.Dataset, hosts: list[int], copies: int, cache_block
     ranks = max(hosts.count(host) for host in hosts)
     room = int(dataset.index.mean_bytes * copies * ranks)
     return (
-        required_bytes(dataset.index, cache_block, share, alignment_default)
+        required_bytes(Addressed(dataset.index), cache_block, share, alignment_default)
         + room
         + alignment_default
     )
@@ -250,8 +251,8 @@ def most(
             samples = Order(count, 3, epoch).samples(np.concatenate(dealt))
             stream.append(samples[placement.owners(samples) != host].tolist())
     share = placement.shares[host]
-    room = ram_bytes - required_bytes(dataset.index, 1, share, alignment_default)
-    layout = ReplicaLayout.of(room // ranks[host], sample_key_lengths(dataset.index))
+    room = ram_bytes - required_bytes(Addressed(dataset.index), 1, share, alignment_default)
+    layout = ReplicaLayout.of(room // ranks[host], sample_key_lengths(Addressed(dataset.index)))
     return hits_of(stream, ranks[host] * layout.pages)
 
 
@@ -365,6 +366,5 @@ def test_what_cannot_be_known_is_refused(records):
 
 def test_lengths_looked_at_are_of_all_fields(tmp_path):
     np.savez(tmp_path / "x.npz", a=np.zeros((10, 3), np.uint8), b=np.zeros((10, 70), np.uint8))
-    assert (
-        sample_key_lengths(penstock.open(tmp_path / "x.npz").index).tolist() == [3] * 10 + [70] * 10
-    )
+    source = Addressed(penstock.open(tmp_path / "x.npz").index)
+    assert sample_key_lengths(source).tolist() == [3] * 10 + [70] * 10

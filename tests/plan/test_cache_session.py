@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -38,6 +38,7 @@ from penstock.plan.cache_actions import (
     TakeReplicas,
     WriteDisk,
 )
+from penstock.plan.cache_keys import SampleKeys
 
 ROW = 10
 
@@ -46,7 +47,8 @@ ROW = 10
 class Rows:
     """Samples of one field and one length."""
 
-    fields: tuple[str, ...] = ("data",)
+    keys: SampleKeys = field(default_factory=lambda: SampleKeys(12))
+    item_bytes: float = ROW
     row_bytes: tuple[int | None, ...] = (ROW,)
 
     def key_lengths(self, keys: Keys) -> Int:

@@ -361,7 +361,7 @@ class VirtualCluster:
         """Look up of all cache blocks which node keeps them, and what memory those on disks take;
         of all keys where they begin in their cache block."""
         scenario, placement = self.scenario, self.placement
-        layout = BlockLayout(self.data, placement)
+        layout = BlockLayout(self.data, placement.cache_block)
         keys = np.arange(scenario.samples * scenario.fields, dtype=np.uint64)
         block = keys // np.uint64(scenario.fields * scenario.cache_block)
         self.inside: list[int] = layout.find_offsets(keys, block).tolist()

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from penstock.extent import Int
 from penstock.plan import Keys
 from penstock.plan.cache_actions import BUSY, LEFT_OUT, MINE, READY
+from penstock.plan.cache_keys import SampleKeys
 
 SLAB_ALIGNMENT, DISK_ALIGNMENT = 64, 4096
 """Alignments of cache blocks, those of the real tiers."""
@@ -68,10 +69,12 @@ class VirtualData:
         draw = np.random.default_rng(seed)
         self.fields: tuple[int, ...] = tuple(range(fields))
         self.row_bytes: tuple[int | None, ...] = (None,) * fields
+        self.keys = SampleKeys(samples, fields)
         self.lengths = draw.integers(0, length_max + 1, samples * fields)
         if not seed % 3 and fields == 1:
             self.lengths[:] = length_max
             self.row_bytes = (length_max,)
+        self.item_bytes = float(self.lengths.sum() / samples)
         self.lengths_list: list[int] = self.lengths.tolist()
         self._ends: list[int] = [0, *itertools.accumulate(self.lengths_list)]
         self._bytes = draw.integers(0, 256, self._ends[-1], np.uint8)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import secrets
 import socket
@@ -78,13 +79,13 @@ class Cache:
                         hold. Later runs of the same data on as many hosts and ranks, with as much
                         memory, find it filled.
     disk_bytes:         most that the folder may hold.
-    cache_block_bytes:  size of a cache block: neighbouring samples of about this size are read
-                        and kept together. None: as a disk of the job has them from a run before;
-                        else single samples if these are files of their own or have 1 MiB; else the
-                        smallest cache blocks that a few timed reads of rank 0 (0.2 s) show to be
-                        read about as fast as large ones: see `loader.stats()["cache_block"]`. Give
-                        it if each rank is to have the same samples in each run, with
-                        assignment="local".
+    cache_block_bytes:  size of a cache block: neighbouring samples, or compressed chunks, of about
+                        this size are read and kept together. None: as a disk of the job has them
+                        from a run before; else single samples if these are files of their own or
+                        have 1 MiB; else the smallest cache blocks that a few timed reads of rank 0
+                        (0.2 s) show to be read about as fast as large ones: see
+                        `loader.stats()["cache_block"]`. Give it if each rank is to have the same
+                        samples in each run, with assignment="local".
     replicas:           True if the memory of this host that is left, beyond its share of the data,
                         holds copies of the samples of other hosts that its ranks use next: for
                         assignment "strided" and "contiguous".
@@ -99,7 +100,8 @@ class Cache:
                         is MPI if the ranks found each other by it and it lets threads take part.
                         MPI neither encrypts nor goes on when a host dies.
 
-    Batches are the same with any cache. Samples that fit nowhere are read each time.
+    Batches are the same with any cache. Samples that fit nowhere are read each time. What is
+    compressed is kept so, and decoded by each rank.
     """
 
     ram_bytes: int = field(metadata=whole(0, _bytes_max))
@@ -152,9 +154,10 @@ class CacheAgreement:
         """The ranks of this node."""
         return tuple(rank for rank, node in enumerate(self.nodes) if node == self.node)
 
-    def replica_buffer(self, index: Index) -> ReplicaLayout:
+    def replica_buffer(self, source: Addressed) -> ReplicaLayout:
         """Division of a rank's part of the memory that is left on this node."""
-        return ReplicaLayout.of(self.left_bytes // len(self.neighbours), sample_key_lengths(index))
+        lengths = sample_key_lengths(source)
+        return ReplicaLayout.of(self.left_bytes // len(self.neighbours), lengths)
 
     @property
     def slots(self) -> tuple[int, int]:
@@ -201,7 +204,10 @@ def _introduce(
     index: Index, cache: Cache, gather: Gather, place: Place, coordinate: Place
 ) -> dict[str, Any]:
     """Make the introduction of this rank, its first text."""
-    Addressed(index)  # what cannot be cached is told to all
+    source = Addressed(index)
+    if cache.replicas and source.has_chunks:
+        what = "its samples are decoded from chunks that many of them share"
+        raise UsageError(f"Cache.replicas: {index.files.root}: {what}: leave it out")
     return {
         "host": cache.host or host_identity(),
         "name": cache.host or socket.gethostname(),
@@ -214,7 +220,7 @@ def _introduce(
         "version": index.version,
         "root": index.files.root,
         "cache_block_bytes": cache.cache_block_bytes,
-        "cache_block_on_disk": _read_cache_block_on_disk(index, cache),
+        "cache_block_on_disk": _read_cache_block_on_disk(source, cache),
         "job": secrets.token_hex(16),
         "peers": _choose_transport(cache, gather, place),
     }
@@ -259,23 +265,25 @@ def _locate_coordinates(members: list[dict[str, Any]], assignment: Assignment) -
     return tuple(hosts[next(iter(spans[number]))] for number in sorted(spans))
 
 
-def _read_cache_block_on_disk(index: Index, cache: Cache) -> int | None:
-    """Return the samples of a cache block of this data, as an earlier run has left them on the
+def _read_cache_block_on_disk(source: Addressed, cache: Cache) -> int | None:
+    """Return the items of a cache block of this data, as an earlier run has left them on the
     disk."""
     note = None if cache.disk_path is None else read_note(cache.disk_path)
     if note is None:
         return None
     data, cache_block = _note.unpack(note)
-    of_this = data == _digest(index.version)
-    return cache_block if of_this and 1 <= cache_block <= index.count else None
+    of_this = data == _digest(source.index.version)
+    return cache_block if of_this and 1 <= cache_block <= source.keys.count else None
 
 
-def _choose_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _choose_without_measuring(
+    source: Addressed, members: list[dict[str, Any]]
+) -> dict[str, Any] | None:
     """Choose the cache block, the same on every rank; return None if storage has to be
     measured."""
     wanted_bytes = members[0]["cache_block_bytes"]
     on_disk = Counter(filter(None, (member["cache_block_on_disk"] for member in members)))
-    count, mean_bytes = index.count, index.mean_bytes
+    index, count, mean_bytes = source.index, source.keys.count, source.item_bytes
     small = min(limits.cache_block_bytes_default, index.total_bytes // limits.cache_blocks_min)
     probe_bytes = index.total_bytes * limits.cache_block_probe_fraction
     if wanted_bytes is not None:
@@ -283,7 +291,7 @@ def _choose_without_measuring(index: Index, members: list[dict[str, Any]]) -> di
         reason = "cache_block_bytes was given"
     elif on_disk:  # of most hosts, where they differ
         cache_block, reason = on_disk.most_common(1)[0][0], "as on disk, from an earlier run"
-    elif len(index.files) >= count * len(index.fields):
+    elif len(index.files) >= source.keys.key_count:
         cache_block, reason = 1, "each sample is one file"
     elif mean_bytes >= limits.cache_block_bytes_max:
         cache_block, reason = 1, "samples are large"
@@ -296,11 +304,12 @@ def _choose_without_measuring(index: Index, members: list[dict[str, Any]]) -> di
     return asdict(CacheBlockChoice(cache_block, reason))
 
 
-def _choose_by_measuring(index: Index, budget: Budget) -> dict[str, Any]:
+def _choose_by_measuring(source: Addressed, budget: Budget) -> dict[str, Any]:
     """Choose the cache block by timed reads of this rank.
 
     A failed read is no error here: the batch that wants the bytes reports it.
     """
+    index, count, mean_bytes = source.index, source.keys.count, source.item_bytes
     engine = open_engine(index.files, budget, index.mean_bytes)
     unmeasured = "the data is in the page cache, so storage was not measured"
     try:
@@ -308,18 +317,18 @@ def _choose_by_measuring(index: Index, budget: Budget) -> dict[str, Any]:
             most = int(index.total_bytes * limits.cache_block_probe_fraction)
             large = min(limits.cache_block_bytes_max, most // 4)
             probed = measure_cost(index, engine, large_bytes=large, most_bytes=most)
-            chosen = choose_cache_block(index.count, index.mean_bytes, summarize_cost(probed))
+            chosen = choose_cache_block(count, mean_bytes, summarize_cost(probed))
             return asdict(chosen) | probed._asdict()
     except PenstockError as error:
         unmeasured = f"storage could not be measured ({error})"
     finally:
         engine.close()
-    cache_block = samples_per_block(limits.cache_block_bytes_default, index.count, index.mean_bytes)
+    cache_block = samples_per_block(limits.cache_block_bytes_default, count, mean_bytes)
     return asdict(CacheBlockChoice(cache_block, unmeasured))
 
 
 def _agree(
-    index: Index, place: Place, members: list[dict[str, Any]], cache_block: int
+    source: Addressed, place: Place, members: list[dict[str, Any]], cache_block: int
 ) -> CacheAgreement:
     """Make the agreement, the same on every rank."""
     first = members[0]
@@ -331,20 +340,21 @@ def _agree(
     for kind, alignment in (("ram", alignment_default), ("disk", _page_bytes)):
         sizes = [members[rank][f"{kind}_bytes"] for rank in leaders]
         fitting = {  # most hosts have the same, and counting looks at thousands of cache blocks
-            size: count_cache_blocks(index, cache_block, size, alignment) for size in set(sizes)
+            size: count_cache_blocks(source, cache_block, size, alignment) for size in set(sizes)
         }
         room[kind] = tuple(fitting[size] for size in sizes)
     readers = Counter(host for host, _ in {(m["host"], m["coordinate"]) for m in members})
     reader_counts = tuple(readers[host] for host in hosts)
+    index, count = source.index, source.keys.count
     placement = Placement(
-        index.count, room["ram"], room["disk"], reader_counts, seed=_seed, cache_block=cache_block
+        count, room["ram"], room["disk"], reader_counts, seed=_seed, cache_block=cache_block
     )
     left_bytes = 0
     leader = members[leaders[nodes[place.rank]]]
     if leader["replicas"] and len(hosts) > 1:
         share = placement.shares[nodes[place.rank]]
         left_bytes = max(
-            0, leader["ram_bytes"] - required_bytes(index, cache_block, share, alignment_default)
+            0, leader["ram_bytes"] - required_bytes(source, cache_block, share, alignment_default)
         )
     return CacheAgreement(
         first["job"], place, index.fingerprint, index.version, placement, nodes, leaders, left_bytes
@@ -402,14 +412,14 @@ def join_cache(
         gather, place, lambda: _introduce(index, cache, gather, place, coordinate)
     )
     _check_alike(members)
-    cache_block = _choose_without_measuring(index, members)
+    addressed = Addressed(index)
+    cache_block = _choose_without_measuring(addressed, members)
     if cache_block is None:
         (cache_block, *_) = exchange_values(
-            gather, place, lambda: _choose_by_measuring(index, budget) if leads else {}
+            gather, place, lambda: _choose_by_measuring(addressed, budget) if leads else {}
         )
     coordinate_nodes = _locate_coordinates(members, assignment)
-    job = _agree(index, place, members, cache_block["samples"])
-    addressed = Addressed(index)
+    job = _agree(addressed, place, members, cache_block["samples"])
     with contextlib.ExitStack() as opened:
         parts = _CacheParts()
         opened.callback(parts.close)
@@ -417,7 +427,7 @@ def join_cache(
             from .mpi import MPIPeer, make_communicator  # all ranks come here, or none
 
             parts.peer = MPIPeer(make_communicator(place.rank), f"{job.name}/{job.fingerprint}")
-        introductions = exchange_values(gather, place, lambda: parts.make(job, index, cache))
+        introductions = exchange_values(gather, place, lambda: parts.make(job, addressed, cache))
         # Each rank keeps what it has made until all have attached.
         exchange_values(gather, place, lambda: parts.attach(job, introductions))
         assert parts.slab is not None
@@ -430,7 +440,7 @@ def join_cache(
             parts.slab,
             parts.disk,
             parts.peer,
-            parts.replicas(job, index),
+            parts.replicas(job, addressed),
         )
         engine.adopt(budget)
         opened.pop_all()
@@ -444,7 +454,8 @@ def join_cache(
         if cache.replicas:
             log.info("room for copies of what other hosts keep: %d bytes", job.left_bytes)
     group = find_store(sys.modules)
-    locality = Locality(job.placement, coordinate_nodes)
+    find_items = addressed.find_items if addressed.has_chunks else None
+    locality = Locality(job.placement, coordinate_nodes, find_items)
     neighbours = tuple(sorted({members[rank]["coordinate"] for rank in job.neighbours}))
     return CacheMembership(coordinate, engine, locality, addressed, cache_block, group, neighbours)
 
@@ -459,16 +470,17 @@ class _CacheParts:
         self.replica_buffers: list[RamTier] = []  # of the ranks of this host
         self.engine: CachedEngine | None = None  # of these parts; its threads use them
 
-    def make(self, job: CacheAgreement, index: Index, cache: Cache) -> dict[str, Any]:
+    def make(self, job: CacheAgreement, source: Addressed, cache: Cache) -> dict[str, Any]:
         """Make the parts that others use; return where they find them."""
         saying: dict[str, Any] = {}
         ram, on_disk = job.slots
-        layout = job.replica_buffer(index)
+        layout = job.replica_buffer(source)
         if layout.pages:
             self.replica_buffers = [RamTier.create(1, layout.bytes, job.identity(lasting=False))]
             saying["replica_buffer"] = self.replica_buffers[0].address
         if job.leaders[job.node] == job.place.rank:
-            enough = index.total_bytes + alignment_default * ram + limits.slab_spare_bytes
+            total_bytes = math.ceil(source.item_bytes * source.keys.count)
+            enough = total_bytes + alignment_default * ram + limits.slab_spare_bytes
             room_bytes = min(cache.ram_bytes - job.left_bytes, enough)
             self.slab = RamTier.create(max(1, ram), room_bytes, job.identity(lasting=False))
             saying["slab"] = self.slab.address
@@ -515,13 +527,13 @@ class _CacheParts:
             )
         return {}
 
-    def replicas(self, job: CacheAgreement, index: Index) -> Replicas | None:
+    def replicas(self, job: CacheAgreement, source: Addressed) -> Replicas | None:
         """Make replicas in these replica buffers, and keep the memory as long as the replicas."""
         if not self.replica_buffers:
             return None
         memories = [replica_buffer.data for replica_buffer in self.replica_buffers]
         own_number = job.neighbours.index(job.place.rank)
-        return Replicas(job.replica_buffer(index), memories, own_number, len(index.fields))
+        return Replicas(job.replica_buffer(source), memories, own_number, source.keys.width)
 
     def close(self) -> None:
         for part in (self.engine, self.peer, self.disk, self.slab, *self.replica_buffers):

@@ -24,7 +24,7 @@ import numpy as np
 from .. import limits
 from ..engine.protocol import Buffer
 from ..extent import Int
-from ..plan.cache_blocks import Keys
+from ..plan.cache_keys import Keys
 from ..plan.replica_policy import Soonest
 from .shared_memory import fence, gather
 

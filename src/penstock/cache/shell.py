@@ -121,7 +121,7 @@ class CacheShell:
         self.inner, self.slab, self.disk, self.peer = inner, slab, disk, peer
         self._replicas = replicas
         self._turn = rank, len(nodes)
-        self.layout = BlockLayout(addressed, placement)
+        self.layout = BlockLayout(addressed, placement.cache_block)
         # Shared with the user's threads.
         self.reports = ReportQueue()
         self._submitted_steps: deque[tuple[int, SubmittedStep]] = deque()

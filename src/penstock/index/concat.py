@@ -108,11 +108,6 @@ class JointChunks(Chunked):
         chunked = [part.chunk_samples for part in self.parts if isinstance(part, Chunked)]
         return np.concatenate([np.zeros(0, np.int64), *chunked])
 
-    def find_coded(self) -> int | None:
-        """Find the first part that is compressed; None if parts only differ in dtype."""
-        coded = (n for n, part in enumerate(self.parts) if isinstance(part, Chunked))
-        return next(coded, None)
-
     def find_chunks(self, samples: Int) -> tuple[Int, Int]:
         unit, row = np.empty(len(samples), np.int64), np.zeros(len(samples), np.int64)
         for number, at, units in split_by_part(self.first, samples):

@@ -27,7 +27,7 @@ from ..engine.protocol import ReadingEngine
 from ..engine.storage_queue import PROCESS_QUEUE
 from ..engine.threads import make_turn
 from ..errors import UsageError
-from ..index.layout import Chunked, Windowed
+from ..index.layout import Windowed
 from ..meter import Counters, Meter
 from ..order.order import Shuffle
 from ..order.packed_order import PackedOrder
@@ -376,11 +376,15 @@ class Loader(PositionedLoader):
         """
         if self._engine is None:
             raise UsageError("there is no run to record: iterate first, and ask before close()")
+        from ..cache.key_index import Addressed  # here: a loader without one does not load it
+
         index, steps, place = self.dataset.index, self.steps, self.place
         ahead_bytes, ahead_steps = self._choose_readahead(self._engine)
-        chunked = any(isinstance(layout, Chunked) for layout in index.layouts)
         joined, cache = self._membership, self._cache
         placement = None if joined is None else joined.locality.placement
+        source = Addressed(index)
+        each = 1.0 if placement is None else index.count / placement.count  # samples of an item
+        deviation_bytes = 0.0 if source.has_chunks else measure_cache_blocks(source, 1, 1)[1]
         return {
             "penstock_run": 1,
             "rank": place.rank,
@@ -388,12 +392,12 @@ class Loader(PositionedLoader):
             "hosts": None if placement is None else placement.nodes,
             "samples": len(self.dataset),
             "mean_bytes": index.mean_bytes,
-            "deviation_bytes": 0.0 if chunked else measure_cache_blocks(index, 1, 1)[1],
+            "deviation_bytes": deviation_bytes,
             "global_batch": steps.global_batch,
             "steps": len(self),
             "seed": self.step_sampler.seed,
             "assignment": steps.assignment,
-            "cache_block": None if placement is None else placement.cache_block,
+            "cache_block": None if placement is None else round(placement.cache_block * each) or 1,
             "ram_bytes": 0 if cache is None else cache.ram_bytes,
             "disk_bytes": 0 if cache is None else cache.disk_bytes,
             "readahead_bytes": ahead_bytes,

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .assignment import Locality as Locality
     from .assignment import assign_nodes as assign_nodes
     from .batch_layout import Ids as Ids
-    from .cache_blocks import Keys as Keys
     from .cache_blocks import count_fitting as count_fitting
+    from .cache_keys import Keys as Keys
     from .cache_session import CacheSession as CacheSession
     from .cursor import Cursor as Cursor
     from .placement import Placement as Placement
@@ -38,7 +38,8 @@ else:
             "assignment": "Locality assign_nodes",
             "batch_layout": "Ids",
             "cache_actions": "cache_actions",
-            "cache_blocks": "Keys count_fitting",
+            "cache_blocks": "count_fitting",
+            "cache_keys": "Keys",
             "cache_session": "CacheSession",
             "cursor": "Cursor",
             "placement": "Placement",

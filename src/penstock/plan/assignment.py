@@ -22,6 +22,7 @@ processed away from their owner with probability
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +32,7 @@ from ..errors import UsageError
 from ..extent import Int
 from .placement import Nodes, Placement
 
+FindItems = Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.uint64]]
 _radix_bins = 1 << 16  # numpy sorts 16-bit keys by radix, wider ones by comparison
 
 
@@ -39,10 +41,12 @@ class Locality:
     """Owners of the samples, and nodes of the ranks, for local assignment. Equal on every rank.
 
     nodes:  node of each rank, a number below `placement.nodes`; in any sequence.
+    find_items:  finds the items of samples that the placement is of; None if these are samples.
     """
 
     placement: Placement
     nodes: tuple[int, ...]
+    find_items: FindItems | None = None
     _nodes: Int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +59,11 @@ class Locality:
         object.__setattr__(self, "nodes", tuple(nodes.tolist()))
         object.__setattr__(self, "_nodes", nodes.astype(np.int64))
 
+    def owners(self, samples: npt.NDArray[np.uint64]) -> Nodes:
+        """Return the node that keeps each sample, or the first chunk of it; -1 for none."""
+        items = samples if self.find_items is None else self.find_items(samples)
+        return self.placement.owners(items)
+
     def rows(self, samples: npt.NDArray[np.uint64], quotas: Int, rank: int) -> Int:
         """Select the rows of some steps that a rank processes.
 
@@ -64,7 +73,7 @@ class Locality:
         """
         node = self.nodes[rank]
         capacities = self._sum_capacities(quotas)
-        row_nodes = assign_nodes(self.placement.owners(samples), capacities)
+        row_nodes = assign_nodes(self.owners(samples), capacities)
         node_rows = np.flatnonzero(row_nodes == node).reshape(len(samples), capacities[node])
         rank_turns = self._take_turns(np.flatnonzero(self._nodes == node), quotas)
         return node_rows[:, rank_turns == rank].reshape(-1)
@@ -72,7 +81,7 @@ class Locality:
     def ranks(self, samples: npt.NDArray[np.uint64], quotas: Int) -> Nodes:
         """Return the rank that has each row of some steps, int32 (steps, rows); see `rows`."""
         capacities = self._sum_capacities(quotas)
-        row_nodes = assign_nodes(self.placement.owners(samples), capacities)
+        row_nodes = assign_nodes(self.owners(samples), capacities)
         rank_turns = self._take_turns(np.arange(len(self.nodes)), quotas).astype(np.int32)
         ranks = np.empty_like(row_nodes)
         for step, nodes in enumerate(row_nodes):

@@ -93,7 +93,7 @@ class CostBalance:
         else:
             by_cost = deal(levels, turns, 1, self.lockstep)
             samples = order.samples(np.take_along_axis(positions, by_cost, axis=1))
-            nodes = self._assign_bands(self.locality.placement.owners(samples), quotas)
+            nodes = self._assign_bands(self.locality.owners(samples), quotas)
             node = self.locality.nodes[rank]
             ranks = np.flatnonzero(np.asarray(self.locality.nodes) == node)
             at_node = by_cost[nodes == node].reshape(len(positions), -1)

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..extent import Int
-from .cache_blocks import Keys
+from .cache_keys import Keys
 
 READY, MINE, BUSY, LEFT_OUT = 0, 1, 2, 3
 """States of a slot that claiming it gives.

@@ -91,7 +91,8 @@ from .cache_actions import (
     Want,
     WriteDisk,
 )
-from .cache_blocks import BlockLayout, KeyedSource, Keys
+from .cache_blocks import BlockLayout, KeyedSource
+from .cache_keys import Keys
 from .placement import Placement
 from .silent_peers import SilentPeers
 
@@ -193,12 +194,11 @@ class CacheSession:
         self.disk_buffer_bytes = limits.disk_buffers_bytes_max
         self.answer_bytes = limits.peer_answers_bytes_max
         self._data, self._placement = source, placement
-        self._layout = BlockLayout(source, placement)
+        self._layout = BlockLayout(source, placement.cache_block)
         self._node = nodes[rank]
         self._ram_cache_blocks = placement.ram_cache_blocks[self._node]
         disk_cache_blocks = placement.disk_cache_blocks or (0,) * placement.nodes
         self._has_disk = disk_cache_blocks[self._node] > 0
-        self._fields = np.uint64(len(source.fields))
         self._peers = SilentPeers(nodes, placement.nodes, rank)
         self._replicas = replicas
         self._now_ns = self._look_at_ns = 0
@@ -251,7 +251,7 @@ class CacheSession:
         them would only lead to ClaimSlots, CopyKeys and ReportStep, and change nothing else. Reads
         what never changes, so any thread may call it.
         """
-        cache_blocks = self._placement.cache_blocks_at(keys // self._fields)
+        cache_blocks = self._placement.cache_blocks_at(self._data.keys.find_items(keys))
         owner, slot = self._placement.place(cache_blocks)
         away = (owner != self._node) | (slot >= self._ram_cache_blocks)
         return None if np.count_nonzero(away) else (cache_blocks, slot)
@@ -495,7 +495,7 @@ class CacheSession:
     def _begin(self, step: _OpenStep) -> None:
         self._steps[step.ticket] = step
         keys = step.keys
-        cache_blocks = self._placement.cache_blocks_at(keys // self._fields)
+        cache_blocks = self._placement.cache_blocks_at(self._data.keys.find_items(keys))
         owner, slot = self._placement.place(cache_blocks)
         is_own = owner == self._node
         self._want(step, np.flatnonzero(is_own), keys, cache_blocks, slot)
@@ -748,9 +748,9 @@ class CacheSession:
         self._requests[request.number] = request
         self._answering_bytes += request.size_bytes
         keys = request.keys
-        ours = keys < np.uint64(self._placement.count) * self._fields
+        ours = keys < np.uint64(self._data.keys.key_count)
         keys = np.where(ours, keys, np.uint64(0))
-        cache_blocks = self._placement.cache_blocks_at(keys // self._fields)
+        cache_blocks = self._placement.cache_blocks_at(self._data.keys.find_items(keys))
         owner, slot = self._placement.place(cache_blocks)
         ours &= owner == self._node
         ours &= self._data.key_lengths(keys) == request.lengths

@@ -230,10 +230,6 @@ def test_nested_rows_through_workers_and_caches(tmp_path):
                 folder = tmp_path / f"{name}{number}{len(dataset)}"
                 disk = {"disk_path": folder} if "disk_bytes" in options else {}
                 cache = penstock.Cache(**options, **disk)
-                if name != "a.arrow":
-                    with pytest.raises(penstock.errors.UsageError, match="chunks of several"):
-                        next(iter(penstock.Loader(dataset, 4, cache=cache, **place)))
-                    continue
                 with penstock.Loader(dataset, 4, cache=cache, **place) as loader:
                     for _ in "ab":
                         assert_batches(dataset, table, loader)
