@@ -92,7 +92,7 @@ BUDGETS = {
     "doctor": 1_583,
     "engine": 5_832,
     "images": 2_055,
-    "index": 17_310,
+    "index": 18_068,
     "loader": 6_792,
     "order": 2_640,
     "penstock_bench": 13_064,

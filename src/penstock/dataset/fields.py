@@ -149,9 +149,8 @@ def _derive_fields(index: Index, planned: StepPlan, fields: dict[str, Any]) -> d
             raise FormatError(f"{where}: {fault}: restore the file, or the cache's disk")
     for field, layout in zip(index.fields, index.layouts, strict=True):
         if field.made_shape is not None:
-            assert isinstance(layout, Boxes | Windows)
             rows, is_moved = fields[field.name], isinstance(layout, Boxes)
-            if layout.grid.fill:
+            if isinstance(layout, Boxes | Windows) and layout.grid.fill:
                 rows = layout.grid.pad(planned.ids.view(np.int64), rows, is_moved)
             fields[field.name] = rows.reshape(len(rows), *field.made_shape)
         if field.vocabulary and field.name in fields:

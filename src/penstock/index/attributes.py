@@ -20,6 +20,7 @@ from ..errors import SidecarError, UsageError
 from ..extent import Int
 from .clips import ClipCut
 from .json_fields import Column
+from .rows import RowSpan
 from .windows import Columns, Description, FileGrids, WindowGrid
 
 AttributeKind = Literal["numbers", "text", "json"]
@@ -63,8 +64,10 @@ class Attribute:
     @property
     def count(self) -> int:
         """The number of samples."""
-        ends = self.values if self.ends is None else self.ends
-        return len(ends if self.picked is None else self.picked)
+        return self._count_own() if self.picked is None else len(self.picked)
+
+    def _count_own(self) -> int:
+        return len(self.values if self.ends is None else self.ends)
 
     def pick(self, rows: Int) -> Attribute:
         """Return the attribute of samples that have the values of these, -1 for none."""
@@ -79,6 +82,9 @@ class Attribute:
             samples = self.picked.take(samples)
             if samples.min(initial=0) < 0:
                 raise UsageError(f"{self.name!r} is joined to a selection, and these are not of it")
+        return self._take_own(samples)
+
+    def _take_own(self, samples: Int) -> Column:
         if self.ends is None:
             return self._convert(self.values.take(samples, axis=0))
         last = self.ends.take(samples)
@@ -162,11 +168,10 @@ class WindowMask(Attribute):
     def make(cls, name: str, grid: WindowGrid) -> WindowMask:
         return cls(name, "numbers", np.empty((0, grid.size[-1]), bool), grid=grid)
 
-    @property
-    def count(self) -> int:
+    def _count_own(self) -> int:
         return self.grid.count
 
-    def take(self, samples: Int) -> npt.NDArray[np.bool_]:
+    def _take_own(self, samples: Int) -> npt.NDArray[np.bool_]:
         places = self.grid.find_origins(samples)[:, -1:] + np.arange(self.grid.size[-1])
         return (places >= 0) & (places < self.grid.find_shapes(samples)[..., -1:])
 
@@ -196,11 +201,10 @@ class ClipTimes(Attribute):
     def make(cls, name: str, cut: ClipCut, dtype: Any, field: int = 0) -> ClipTimes:
         return cls(name, "numbers", np.empty((0, cut.frames), dtype), cut=cut, field=field)
 
-    @property
-    def count(self) -> int:
+    def _count_own(self) -> int:
         return self.cut.count
 
-    def take(self, samples: Int) -> npt.NDArray[Any]:
+    def _take_own(self, samples: Int) -> npt.NDArray[Any]:
         if self.values.dtype == bool:
             return self.cut.find_valid(samples)
         return self._convert(self.cut.times.find_seconds(self.cut.find_frames(samples)))
@@ -209,9 +213,9 @@ class ClipTimes(Attribute):
         dtype = self.values.dtype.str
         return {
             "name": self.name,
-            "clips": self.cut.described(),
             "field": self.field,
             "dtype": dtype,
+            **self.cut.described(),
         }
 
     def sections(self, prefix: str) -> Columns:
@@ -228,8 +232,68 @@ class ClipTimes(Attribute):
         field, dtype = int(described["field"]), np.dtype(str(described["dtype"]))
         if dtype not in (np.dtype(bool), np.dtype(np.float64)):
             raise ValueError(f"times of {dtype}")
-        cut = ClipCut.rebuild(described["clips"], f"field{field}", sections)
+        cut = ClipCut.rebuild(described, f"field{field}", sections)
         return cls.make(str(described["name"]), cut, dtype, field)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RowValues(Attribute):
+    """Values of the rows around each row of a table; or a mask of those outside its episode.
+
+    span, field:  which rows, and the number of a field of the same, with which they are saved.
+    values:       of each row; none for the mask.
+    """
+
+    span: RowSpan
+    field: int = 0
+
+    @classmethod
+    def make(cls, name: str, span: RowSpan, values: npt.NDArray[Any] | None = None) -> RowValues:
+        return cls(name, "numbers", np.empty(0, bool) if values is None else values, span=span)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.span.offsets), *self.values.shape[1:]
+
+    def _count_own(self) -> int:
+        return self.span.count
+
+    def _take_own(self, samples: Int) -> npt.NDArray[Any]:
+        if not len(self.values):
+            return self.span.find_outside(samples)
+        return self._convert(self.values.take(self.span.find_rows(samples), axis=0))
+
+    def describe(self) -> Description:
+        shape = list(self.values.shape[1:])
+        mine = {"shape": shape, "rows": self.span.described(), "field": self.field}
+        return Attribute.describe(self) | mine
+
+    def find_flaw(self, count: int) -> str | None:
+        is_whole = self.count == count and len(self.values) in (0, count)
+        return None if is_whole else f"{self.name!r} is not of {count:,} rows"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SharedTexts(Attribute):
+    """Texts that many samples share: `number`, int64 (count,), says which one each has."""
+
+    number: Int
+
+    def _count_own(self) -> int:
+        return len(self.number)
+
+    def _take_own(self, samples: Int) -> Column:
+        return Attribute._take_own(self, self.number.take(samples))
+
+    def sections(self, prefix: str) -> Columns:
+        return Attribute.sections(self, prefix) | {f"{prefix}.number": self.number}
+
+    def find_flaw(self, count: int) -> str | None:
+        assert self.ends is not None
+        if (self.number < 0).any() or (self.number >= len(self.ends)).any():
+            return f"{self.name!r} has texts that are none"
+        texts = Attribute(self.name, self.kind, self.values, self.ends)
+        return texts.find_flaw(len(self.ends)) if self.count == count else f"{self.name!r} is short"
 
 
 def rebuild_attribute(
@@ -249,6 +313,12 @@ def rebuild_attribute(
     if (ends is not None and ends.dtype != np.int64) or (ends is None and kind != "numbers"):
         raise ValueError("ends of an attribute that are none")
     values = sections[f"{prefix}.values"].view(dtype).reshape(-1, *shape)
+    if "rows" in described:
+        field = int(described["field"])
+        span = RowSpan.rebuild(described["rows"], f"field{field}", sections)
+        return RowValues(str(described["name"]), kind, values, span=span, field=field)
+    if (number := sections.get(f"{prefix}.number")) is not None:
+        return SharedTexts(str(described["name"]), kind, values, ends, number=number)
     return Attribute(str(described["name"]), kind, values, ends, bool(described["classes"]))
 
 

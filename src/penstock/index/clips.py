@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ..extent import Files, Int
 from .chunked import Chunked, Windowed
+from .rows import FrameCut
 from .windows import Columns, Description, take_column
 
 
@@ -152,6 +153,11 @@ class ClipCut:
         films: Int = np.searchsorted(self.first, clips, side="right") - 1
         return films
 
+    def name_origins(self, clips: Int) -> dict[str, Int]:
+        """Return the film of each clip, and its first frame there."""
+        films, frames = self.find_films(clips), self.find_frames(clips)[:, 0]
+        return {"film": films, "frame": frames - self.times.films[films]}
+
     def find_frames(self, clips: Int) -> Int:
         """Return the numbers of the frames of clips, int64 (clips, frames)."""
         films = self.find_films(clips)
@@ -199,7 +205,7 @@ class ClipCut:
         return np.minimum(frames, times.films[films + 1] - 1)
 
     def described(self) -> Description:
-        return {name: getattr(self, name) for name in _CUT}
+        return {"clips": {name: getattr(self, name) for name in _CUT}}
 
     def sections(self, prefix: str) -> Columns:
         return {f"{prefix}.clips.first": self.first} | self.times.sections(prefix)
@@ -209,13 +215,16 @@ class ClipCut:
         cls, described: Mapping[str, Any], prefix: str, sections: Mapping[str, npt.NDArray[Any]]
     ) -> ClipCut:
         first = take_column(sections, f"{prefix}.clips.first", np.int64)
-        kinds = (int, int, float, float, bool)
+        kinds, described = (int, int, float, float, bool), described["clips"]
         how = [kind(described[name]) for kind, name in zip(kinds, _CUT, strict=True)]
         return cls(FrameTimes.rebuild(prefix, sections), first, *how)
 
-    def find_flaw(self) -> str | None:
+    def find_flaw(self, films: int, frames: int) -> str | None:
+        """Find a contradiction, also with the number of films and of frames."""
         if flaw := self.times.find_flaw():
             return flaw
+        if len(self.times.scale) != films or self.times.films[-1] != frames:
+            return "clips are not of the films, or there are other frames"
         if min(self.frames, self.every) < 1 or not 0 < self.stride < math.inf or self.fps < 0:
             return "clips have no frames"
         made = ClipCut.make(
@@ -297,7 +306,7 @@ class Clips(Windowed):
     shape:   of one frame.
     """
 
-    cut: ClipCut
+    cut: ClipCut | FrameCut
     packets: Packets
     shape: tuple[int, ...]
 
@@ -335,9 +344,7 @@ class Clips(Windowed):
         return self.cut.find_frames(windows)
 
     def name_origins(self, windows: Int) -> dict[str, Int]:
-        """Return the film of each clip, and its first frame there."""
-        films, frames = self.cut.find_films(windows), self.cut.find_frames(windows)[:, 0]
-        return {"film": films, "frame": frames - self.cut.times.films[films]}
+        return self.cut.name_origins(windows)
 
     def find_pairs(self, samples: Int) -> tuple[Int, Int]:
         frames = self.cut.find_frames(samples)
@@ -368,7 +375,7 @@ class Clips(Windowed):
             yield slice(start, stop), taken if rows is None else np.searchsorted(rows, taken)
 
     def described(self) -> Description:
-        mine = {"clips": self.cut.described(), "frame": self.shape}
+        mine = self.cut.described() | {"frame": self.shape}
         return {"record_bytes": None, "chunks": self.chunks.described(), **mine}
 
     def sections(self, prefix: str, files: Files) -> Columns:
@@ -384,17 +391,16 @@ class Clips(Windowed):
         chunked: Chunked,
     ) -> Clips:
         """Rebuild the layout around what it has as any compressed chunks."""
-        cut = ClipCut.rebuild(described["clips"], prefix, sections)
+        kind = ClipCut if "clips" in described else FrameCut
+        cut = kind.rebuild(described, prefix, sections)
         packets, shape = Packets.rebuild(prefix, sections), tuple(map(int, described["frame"]))
         return cls(chunked.first, chunked.chunks, cut, packets, shape)
 
     def flaw(self, files: Files) -> str | None:
-        flaw = Chunked.flaw(self, files) or self.cut.find_flaw()
-        if flaw := flaw or self.packets.find_flaw(self.chunks.count):
+        flaw = Chunked.flaw(self, files) or self.packets.find_flaw(self.chunks.count)
+        if flaw := flaw or self.cut.find_flaw(len(files), int(self.first[-1])):
             return flaw
-        if len(self.shape) != 3 or min(self.shape) < 1 or len(self.cut.times.scale) != len(files):
-            return "clips are not of the films, or have no size"
-        return None if self.first[-1] == self.cut.times.films[-1] else "there are other frames"
+        return "clips have no size" if len(self.shape) != 3 or min(self.shape) < 1 else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -55,7 +55,7 @@ class Field:
     parser:    for lines of JSON: the fields that batches have in its place. It is not saved.
     vocabulary:  tokens that it may have, from 0 on; 0 if any. It is not saved.
     text:      "text" or "json" if the bytes are such, and batches have texts or parsed values.
-    made_shape:  shape in batches of windows that are padded, or lose an axis; else None.
+    made_shape:  shape in batches of windows and clips that are padded, or lose an axis; else None.
     """
 
     name: str

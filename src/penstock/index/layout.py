@@ -57,9 +57,9 @@ def rebuild_layout(
         chunks = rebuild_layout(described["chunks"], prefix, sections, files)
         assert isinstance(chunks, RowTable | Pieces)
         first = get(f"{prefix}.chunks.first", np.int64)
-        if "clips" in described or "films" in described:
-            if "films" in described:
-                return Films.rebuild(prefix, sections, Chunked(first, chunks))
+        if "films" in described:
+            return Films.rebuild(prefix, sections, Chunked(first, chunks))
+        if "frame" in described:
             return Clips.rebuild(described, prefix, sections, Chunked(first, chunks))
         if (windows := described.get("windows")) is None:
             return Chunked(first, chunks)

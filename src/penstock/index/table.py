@@ -26,7 +26,7 @@ from ..errors import FormatError, UsageError
 from ..extent import Extents, Files, Int, Names
 from . import sidecar
 from .attributes import Attribute, rebuild_attribute
-from .clips import Clips
+from .clips import ClipCut, Clips
 from .fields import SUMS_FIELD, Codec, Field
 from .layout import (
     Boxes,
@@ -225,7 +225,7 @@ class Index:
         elif isinstance(layout, Boxes | Windows) and layout.grid.files and self.format != "zarr":
             file = layout.grid.find_files(at)
             number = at - layout.grid.files.first[file]
-        elif isinstance(layout, Clips):
+        elif isinstance(layout, Clips) and isinstance(layout.cut, ClipCut):
             file = layout.cut.find_films(at)
             number = at - layout.cut.first[file]
         else:
@@ -240,7 +240,9 @@ class Index:
 
         The files of a Zarr array are its chunks.
         """
-        has_own = self.names is not None or isinstance(self.layouts[0], Fixed | RowTable | Clips)
+        layout = self.layouts[0]
+        has_own = isinstance(layout, Fixed | RowTable) or self.names is not None
+        has_own |= isinstance(layout, Clips) and isinstance(layout.cut, ClipCut)
         return not has_own and len(self.files) > 1 and self.format != "zarr"
 
     def where(self, sample: int, field: int = 0) -> str:
@@ -556,8 +558,9 @@ def _find_flaw(index: Index, count: int) -> str | None:
             fits &= len(grid.fill) in ((0, 2 * field.dtype.itemsize) if made is not None else (0,))
             if not fits or (made is not None and math.prod(made) != math.prod(grid.size)):
                 return f"field {field.name!r} is not of the shape of its windows"
-        elif isinstance(layout, Clips) and shape != layout.window_shape:
-            return f"field {field.name!r} is not of the shape of its clips"
+        elif isinstance(layout, Clips):
+            if shape != layout.window_shape or made not in (None, layout.shape[-len(made or ()) :]):
+                return f"field {field.name!r} is not of the shape of its clips"
         elif made is not None:
             return f"field {field.name!r} has no windows"
     return None

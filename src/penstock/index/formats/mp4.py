@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from ..attributes import Attribute, ClipTimes
 from ..clips import ClipCut, Clips, Films, FrameTimes, Packets
 from ..fields import Codec, Field
 from ..layout import Pieces, RowTable
+from ..rows import FrameCut
 from ..table import Index
 from . import options
 from .mp4_tracks import FilmTrack, parse_film
@@ -82,12 +83,17 @@ def _check_clips(name: str, value: Any) -> dict[str, Any] | None:
     if clips:
         clips["short"] = short(f"{name}: short", given.get("short", "skip"))
     if (size := given.get("size")) is not None:
-        if isinstance(size, str) or not isinstance(size, Sequence) or len(size) != 2:
-            raise UsageError(f"{name}: size is {size!r:.100}: give (height, width)")
-        clips["size"] = [check_whole(f"{name}: size", one, 1, 1 << 15) for one in size]
+        clips["size"] = check_size(f"{name}: size", size)
     if layout(f"{name}: layout", given.get("layout", "hwc")) is not None:
         clips["layout"] = "chw"
     return clips or None
+
+
+def check_size(name: str, value: Any) -> list[int]:
+    """Check the size to which frames are scaled."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+        raise UsageError(f"{name} is {value!r:.100}: give (height, width)")
+    return [check_whole(name, one, 1, 1 << 15) for one in value]
 
 
 def build(
@@ -106,22 +112,11 @@ def build(
     def parse(_: int, source: StoreFile) -> FilmTrack:
         return parse_film(source, is_one_group="frames" not in asked)
 
-    films = scan.parse(files, parse)
-    field, how = _describe_frames(files, films, asked)
-    times = _join_times(films)
-    kinds = sorted({(film.codec, film.config.hex()) for film in films})
-    numbers = {kind: number for number, kind in enumerate(kinds)}
-    config = np.array([numbers[film.codec, film.config.hex()] for film in films], np.uint32)
-    how["configs"] = [list(kind) for kind in kinds]
+    joint = join_films("frames", files, scan.parse(files, parse), asked)
     if "frames" not in asked:
-        return _index_films(files, sources, films, times, config, field, how, classes, labels)
-    cut = _cut_films(files, times, asked)
-    groups = np.array([len(film.frames) for film in films])
-    packets = _join_packets(films, np.repeat(config, groups) if len(kinds) > 1 else config[:1])
-    first = number_first(np.concatenate([film.frames for film in films]))
-    shape = (asked["frames"], *field.shape) if field.shape else ()
-    field = Field("frames", field.dtype, shape, Codec("film", how))
-    layout = Clips(first, _join_pieces(films), cut, packets, shape[1:])
+        return _index_films(files, sources, joint, classes, labels)
+    cut = _cut_films(files, joint.times, asked)
+    field, layout = joint.cut(cut)
     attributes = [ClipTimes.make("time", cut, np.float64)]
     if cut.is_padded:
         attributes.append(ClipTimes.make("frame_valid", cut, bool))
@@ -130,25 +125,6 @@ def build(
     return Index(
         "mp4", files, (field,), (layout,), sources, classes, labels, attributes=(*attributes,)
     )
-
-
-def _describe_frames(
-    files: Files, films: Sequence[FilmTrack], asked: Mapping[str, Any]
-) -> tuple[Field, dict[str, Any]]:
-    """Describe one frame as a field, and how its codec makes it; UsageError if sizes differ."""
-    shape = films[0].height, films[0].width
-    how: dict[str, Any] = {name: asked[name] for name in ("size", "layout") if name in asked}
-    if "size" in asked:
-        shape = asked["size"][0], asked["size"][1]
-    else:
-        how["frame"] = list(shape)
-        for number, film in enumerate(films):
-            if (film.height, film.width) != shape:
-                what = f"{files.path(number)} has frames of {film.width} x {film.height}"
-                others = f"others of {shape[1]} x {shape[0]}"
-                raise UsageError(f"{what}, {others}: give clips= a size=(height, width)")
-    layout = (3, *shape) if "layout" in asked else (*shape, 3)
-    return Field("frames", np.dtype(np.uint8), layout), how
 
 
 def _cut_films(files: Files, times: FrameTimes, asked: Mapping[str, Any]) -> ClipCut:
@@ -181,26 +157,21 @@ def _cut_films(files: Files, times: FrameTimes, asked: Mapping[str, Any]) -> Cli
 def _index_films(
     files: Files,
     sources: Files,
-    films: Sequence[FilmTrack],
-    times: FrameTimes,
-    config: np.ndarray[Any, np.dtype[np.uint32]],
-    frame: Field,
-    how: Mapping[str, Any],
+    films: JointFilms,
     classes: tuple[str, ...] | None,
     labels: Int | None,
 ) -> Index:
     """Make the index of whole films."""
-    frames = np.diff(times.films)
-    shape = frame.shape or ()
+    frames, shape = np.diff(films.times.films), films.shape
     largest = int(frames.max()) * math.prod(shape)
     if largest > limits.decoded_chunk_bytes_max:
         what = f"{files.path(int(frames.argmax()))} has {int(frames.max()):,} frames of {shape}"
         raise UsageError(f"{what}, too many for one sample: give clips=dict(frames=...)")
-    first = np.arange(len(films) + 1, dtype=np.int64)
-    layout = Films(first, _join_pieces(films), _join_packets(films, config), frames)
-    field = Field("frames", frame.dtype, None, Codec("film", {**how, "whole": True}), element=shape)
-    seconds = times.find_seconds(np.arange(times.films[-1]))
-    time = Attribute("time", "numbers", seconds, times.films[1:])
+    layout = Films(np.arange(len(files) + 1, dtype=np.int64), films.chunks, films.packets, frames)
+    codec = Codec("film", {**films.how, "whole": True})
+    field = Field(films.name, np.dtype(np.uint8), None, codec, element=shape)
+    seconds = films.times.find_seconds(np.arange(films.times.films[-1]))
+    time = Attribute("time", "numbers", seconds, films.times.films[1:])
     names = Names(files.names, files.ends)
     return Index(
         "mp4", files, (field,), (layout,), sources, classes, labels, names, attributes=(time,)
@@ -208,6 +179,67 @@ def _index_films(
 
 
 # -- all films, one after the other ----------------------------------------------------------------
+
+
+class JointFilms(NamedTuple):
+    """Films of one field, one after the other.
+
+    shape:   of one frame; `how` its codec makes it.
+    groups:  int64 (groups + 1,), number of each group's first frame.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    how: Mapping[str, Any]
+    times: FrameTimes
+    groups: Int
+    chunks: RowTable | Pieces
+    packets: Packets
+
+    def cut(self, cut: ClipCut | FrameCut) -> tuple[Field, Clips]:
+        """Cut the films into samples of some frames: the field, and its layout."""
+        shape = cut.frames, *self.shape
+        field = Field(self.name, np.dtype(np.uint8), shape, Codec("film", self.how))
+        return field, Clips(self.groups, self.chunks, cut, self.packets, self.shape)
+
+
+def join_films(
+    name: str,
+    files: Files,
+    films: Sequence[FilmTrack],
+    asked: Mapping[str, Any],
+    first_file: int = 0,
+) -> JointFilms:
+    """Join the films of a field, whose sizes must be one (UsageError).
+
+    asked:  `size` and `layout`.
+    first_file:  number of the first film's file in the index.
+    """
+    shape = films[0].height, films[0].width
+    how: dict[str, Any] = {key: asked[key] for key in ("size", "layout") if key in asked}
+    if "size" in asked:
+        shape = asked["size"][0], asked["size"][1]
+    else:
+        how["frame"] = list(shape)
+        for number, film in enumerate(films):
+            if (film.height, film.width) != shape:
+                what = f"{files.path(number)} has frames of {film.width} x {film.height}"
+                others = f"others of {shape[1]} x {shape[0]}"
+                raise UsageError(f"{what}, {others}: give a size=(height, width)")
+    kinds = sorted({(film.codec, film.config.hex()) for film in films})
+    numbers = {kind: number for number, kind in enumerate(kinds)}
+    config = np.array([numbers[film.codec, film.config.hex()] for film in films], np.uint32)
+    config = np.repeat(config, [len(film.frames) for film in films])
+    how["configs"] = [list(kind) for kind in kinds]
+    return JointFilms(
+        name,
+        (3, *shape) if "layout" in asked else (*shape, 3),
+        how,
+        _join_times(films),
+        number_first(np.concatenate([film.frames for film in films])),
+        _join_pieces(films, first_file),
+        _join_packets(films, config if len(kinds) > 1 else config[:1]),
+    )
 
 
 def _join_times(films: Sequence[FilmTrack]) -> FrameTimes:
@@ -242,9 +274,10 @@ def _join_packets(
     )
 
 
-def _join_pieces(films: Sequence[FilmTrack]) -> RowTable | Pieces:
+def _join_pieces(films: Sequence[FilmTrack], first_file: int) -> RowTable | Pieces:
     pieces = np.concatenate([film.pieces for film in films])
-    file = np.repeat(np.arange(len(films), dtype=np.uint32), [len(f.offset) for f in films])
+    numbers = np.arange(first_file, first_file + len(films), dtype=np.uint32)
+    file = np.repeat(numbers, [len(film.offset) for film in films])
     offset = np.concatenate([film.offset for film in films])
     length = np.concatenate([film.length for film in films])
     if (pieces == 1).all():

@@ -19,7 +19,7 @@ throws and nothing catches. pyarrow gets the pages of one column, and a footer m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ from ..codecs.registry import CompressedChunk, Decoded
 from ..codecs.thrift import BOOL, BYTES, INT, ThriftReader
 from ..fields import Codec, Field
 from ..layout import Chunked
+from ..nested import unpack_rows
 from ..table import Index
 from . import options
 from .shards import Columns, Scan, lay_out_extents, number_first
@@ -458,17 +459,27 @@ def _find_type(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
     return dtype, ()
 
 
-def read_columns(source: StoreFile, names: Sequence[str] | None) -> dict[str, Any]:
+def read_columns(
+    source: StoreFile,
+    names: Sequence[str] | None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> dict[str, Any]:
     """Read columns of a file as a whole: arrays of numbers, and lists of texts.
 
-    FormatError for a column of lists, or of bytes that are no UTF-8.
+    shapes:  of a row of columns of lists.
+
+    FormatError for another column of lists, or of bytes that are no UTF-8.
     """
     content = _parse_file(source, names, "", "empty")
     table: dict[str, Any] = {}
     for name, column in content.columns.items():
+        chunks = list(_decode_chunks(source, content, name, "empty"))
+        if column.lists and shapes is not None and name in shapes:
+            arrays = [_stack_lists(source, column, rows, shapes[name]) for rows in chunks]
+            table[name] = np.concatenate([np.zeros((0, *shapes[name]), column.dtype), *arrays])
+            continue
         if column.lists or column.shape not in (None, ()):
             raise FormatError(f"{source.path}: {name!r} has lists: give columns= without")
-        chunks = list(_decode_chunks(source, content, name, "empty"))
         if column.shape == ():
             numbers = [np.zeros(0, column.dtype), *(np.asarray(rows) for rows in chunks)]
             table[name] = np.concatenate(numbers)
@@ -478,6 +489,25 @@ def read_columns(source: StoreFile, names: Sequence[str] | None) -> dict[str, An
         except UnicodeDecodeError as error:
             raise FormatError(f"{source.path}: {name!r} is no text ({error})") from None
     return table
+
+
+def _stack_lists(
+    source: StoreFile, column: ParquetColumn, rows: Any, shape: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """Stack lists of one shape; FormatError if one is of another."""
+    dtype, bounds = np.dtype(column.dtype), np.append(rows.start, rows.end[-1:])
+    values, counts = np.frombuffer(rows.values, np.uint8), np.diff(bounds) // dtype.itemsize
+    levels: list[Int] = []
+    if column.levels:
+        values, levels = unpack_rows(values, bounds, column.levels, dtype.itemsize)
+        counts = np.diff(levels[0])
+    sizes = [counts, *map(np.diff, levels[1:])]
+    if len(shape) != column.lists or any(
+        (one != size).any() for one, size in zip(sizes, shape, strict=True)
+    ):
+        what = f"column {column.name!r} has {column.lists} levels of lists, not all of {shape}"
+        raise FormatError(f"{source.path}: {what}: write the file again, or leave it out")
+    return values.view(dtype).reshape(-1, *shape)
 
 
 def _decode_chunks(

@@ -115,6 +115,13 @@ FORMATS: dict[str, Format] = {
             sniff="sniff",
         ),
         Format(
+            "lerobot",
+            "LeRobot data sets of robots: a frame of an episode, with those around it (needs av)",
+            ("folder",),
+            ("delta_timestamps", "tolerance_s", "episodes", "fields", "size", "layout"),
+            folder="lerobot.is_dataset",
+        ),
+        Format(
             "coco",
             "COCO: images, and boxes, classes, joints or sentences of a split in one file of JSON",
             ("folder",),
