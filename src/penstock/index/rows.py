@@ -129,7 +129,7 @@ class FrameCut:
         return cls(RowSpan.rebuild(described["rows"], prefix, sections), *runs)
 
     def find_flaw(self, films: int, frames: int) -> str | None:
-        """Find a contradiction, also with the number of frames; those of films do not matter."""
+        """Find a contradiction, also with the number of frames; any number of films will do."""
         if flaw := self.span.find_flaw():
             return flaw
         if len(self.first) != len(self.frame) or not len(self.first) or self.first[0] != 0:

@@ -60,7 +60,7 @@ def write_robots(
     """Write a data set of episodes of these lengths.
 
     files:  number of the file of each episode, in v3; all in one by default.
-    spare:  frames behind those of each episode that no row has.
+    spare:  frames behind each episode's that no row has.
     """
     random = np.random.default_rng(seed)
     is_joint = version >= "v3"

@@ -70,7 +70,7 @@ def check_samples(
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])
 def test_samples_are_what_was_written(version: str, codec: str, tmp_path: Path) -> None:
-    """Frames are those that PyAV decodes from the film's start; numbers those of the rows."""
+    """Frames are what PyAV decodes from the film's start; numbers are the rows'."""
     random = np.random.default_rng(5)
     lengths, files = [7, 1, 12, 4, 9], [0, 0, 1, 1, 1]
     robots = write_robots(tmp_path / "a", lengths, version, codec=codec, files=files, spare=2)
@@ -107,7 +107,7 @@ def test_some_episodes(version: str, tmp_path: Path) -> None:
 
 
 def test_frames_are_scaled_and_laid_out(tmp_path: Path) -> None:
-    """`size` and `layout` are those of clips."""
+    """`size` and `layout` do as in clips."""
     robots = write_robots(tmp_path / "a", [4], cameras=(TOP,))
     film = next((robots.path / "videos").rglob("*.mp4"))
     clips = {"frames": 1, "size": (16, 20), "layout": "chw"}
@@ -157,7 +157,7 @@ def test_a_run_goes_on_at_any_step_on_any_world(tmp_path: Path) -> None:
 
 
 def test_join_takes_windows_of_rows(tmp_path: Path) -> None:
-    """Columns of another data set's rows are those of its samples, in whichever sequence."""
+    """Columns of another data set's rows are its samples' own, in whichever sequence."""
     robots = write_robots(tmp_path / "a", [5, 6], cameras=(TOP,))
     deltas = {"action": [-0.1, 0.0]}
     data = penstock.open(robots.path, delta_timestamps=deltas, index="memory")

@@ -12,7 +12,7 @@ Numbers are read once, into the index. A camera's frames are found in the tables
 delta_timestamps   {feature: [seconds from the sample's frame to others]}: it has the values
             of all of them, and "FEATURE_is_pad" says which are outside the episode, whose first or
             last frame takes their place. Without, it has the value of the sample's frame.
-tolerance_s by which times may differ from those of frames, 1e-4 by default.
+tolerance_s by which times may miss the frames', 1e-4 by default.
 episodes    numbers of those to read; by default all.
 fields      features to read, "task" among them; by default all.
 size, layout   of frames, as in `mp4`.
@@ -143,7 +143,7 @@ class Info(NamedTuple):
 class Episodes(NamedTuple):
     """Descriptions of the episodes to read, by ascending number.
 
-    data:   name of the file of each one's rows; `films`: by camera, of that of its frames.
+    data:   name of the file that has each one's rows; `films`: its frames, by camera.
     start:  by camera, the second of that film at which the episode begins.
     """
 
@@ -369,7 +369,7 @@ def _read_lines(scan: Scan, name: str) -> tuple[list[dict[str, Any]], Files]:
 
 
 def _read_tasks(scan: Scan, info: Info, wanted: Int) -> tuple[SharedTexts, Files]:
-    """Read the texts of tasks, and find that of each row."""
+    """Read the texts of tasks, and find each row's."""
     if info.is_joint:
         read = scan.store.stat(["meta/tasks.parquet"])
         (table,) = scan.parse(read, lambda _, source: read_columns(source, None))
