@@ -21,7 +21,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long test-engines test-trainers test-foreign explore simulate-faults simulate-bugs test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
+.PHONY: help setup demo test test-long test-engines test-trainers test-foreign explore simulate-faults simulate-bugs test-gpu check stubs sanitize fuzz figures bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign \
   bench-text bench-arrays bench-clips bench-engines bench-packing bench-scale bench-images docs docs-serve docs-check docs-version wheels check-wheels clean
 
@@ -161,6 +161,9 @@ fuzz: $(STAMPS)/penstock  ## fuzz each parser of the core for FUZZ_SECONDS=60 (D
 	  $$target -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -rss_limit_mb=1024 -timeout=10 \
 	    -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$name build/fuzz/seeds/$$name; \
 	done
+
+figures: $(STAMPS)/bench $(STAMPS)/engines build/torchvision  ## measure all that docs/performance.md quotes, of one commit, in about 75 minutes; ARGS="--only share", PHOTOS=folder
+	$(RUN) -m benchmarks.figures $(if $(PHOTOS),--photos "$(PHOTOS)") $(ARGS)
 
 bench: $(STAMPS)/bench  ## measure against floors and other loaders; ARGS="--quick"
 	$(RUN) -m benchmarks $(ARGS)

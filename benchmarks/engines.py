@@ -41,7 +41,7 @@ from penstock.errors import UsageError
 from penstock.tasks import WorkPlan, distribute, make_engine, plan_work
 
 from .contender import ROOT
-from .pairing import bootstrap_interval
+from .pairing import bootstrap_interval, count_turns, divide_pairs
 from .record import Record, Row, table
 from .token_rivals import race_tokens
 from .tokenizing import draw_texts, train
@@ -157,7 +157,10 @@ def compare(record: Record, name: str, plan: WorkPlan, rounds: int) -> None:
         for pool in pools.values():
             work_on(pool, plan)  # imports, and the tokenizer
         times: dict[str, list[float]] = {engine: [] for engine in pools}
-        for turn in range(rounds):
+        others = list(pools)[1:]
+        for turn in count_turns(
+            rounds, lambda: [divide_pairs(times[one], times["local"]) for one in others]
+        ):
             for engine in list(pools) if turn % 2 else reversed(list(pools)):
                 times[engine].append(time_run(partial(work_on, pools[engine], plan)))
     record.raw[name] = {"seconds": times}
@@ -188,7 +191,7 @@ def compare_cut(record: Record, folder: Path, size: int, rounds: int) -> None:
                     write(place, size, files)
             times: list[list[float]] = [[], []]
             tasks = [0, 0]
-            for turn in range(rounds + 1):
+            for turn in count_turns(rounds + 1, lambda: [divide_pairs(*times)]):  # noqa: B023
                 for side in (0, 1) if turn % 2 else (1, 0):
                     seconds, tasks[side] = make_index(places[side], kind, pool)
                     times[side] += [seconds] if turn else []

@@ -26,7 +26,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 import torch
 from penstock.torch import DataLoader
 
-from .pairing import bootstrap_interval
+from .pairing import bootstrap_interval, count_turns
 from .record import Record, Row
 
 SEED = 3
@@ -156,7 +156,12 @@ def compare(name: str, work: Work, workers: int, shuffle: bool, pairs: int, reco
         for _ in loader:
             pass
     taken: dict[str, list[Walk]] = {"torch": [], "penstock": [], "bare": []}
-    for turn in range(pairs):
+
+    def list_ratios() -> list[list[float]]:
+        both = zip(taken["torch"], taken["penstock"], strict=True)
+        return [[theirs.seconds / ours.seconds for theirs, ours in both]]
+
+    for turn in count_turns(pairs, list_ratios):
         order = [("penstock", ours), ("torch", theirs)]
         for label, loader in order if turn % 2 else order[::-1]:
             taken[label].append(walk(loader, list_pids(loader)))

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .pairing import bootstrap_interval
+from .pairing import bootstrap_interval, count_turns, divide_pairs
 from .record import Row, table
 
 ROUNDS = 10
@@ -49,7 +49,8 @@ def rows(
     buffer = os.urandom(PIECE_BYTES)
     raw: dict[str, list[float]] = {"generate": [], "floor": []}
     sizes, count = [0], 0
-    for turn in range(rounds + 1):  # the first is a rehearsal, which tells the sizes
+    turns = count_turns(rounds + 1, lambda: [divide_pairs(raw["floor"], raw["generate"])])
+    for turn in turns:  # the first is a rehearsal, which tells the sizes
         for name in ("generate", "floor") if turn % 2 == 0 else ("floor", "generate"):
             shutil.rmtree(where, ignore_errors=True)
             where.mkdir(parents=True)

@@ -29,6 +29,7 @@ from penstock import _core
 
 from .pairing import bootstrap_interval
 from .record import Row, table
+from .text import take_turns
 
 ROUNDS = 10
 BLOCK_BYTES = 4 << 20
@@ -161,11 +162,8 @@ def rows(folder: Path, size: int, rounds: int, seed: int) -> tuple[list[Row], di
     for container, record_bytes, options in KINDS:
         path = written(folder, container, record_bytes, size)
         total = floor(path, buffer)  # which makes it warm
-        pairs = []
-        for turn in range(rounds):
-            both = [partial(floor, path, buffer), partial(opened, path, container, options)]
-            seconds = [timed(one) for one in (both if turn % 2 else reversed(both))]
-            pairs.append(seconds if turn % 2 else seconds[::-1])
+        both = [partial(floor, path, buffer), partial(opened, path, container, options)]
+        pairs = take_turns(*(partial(timed, one) for one in both), rounds)
         floors = [total / pair[0] / 1e9 for pair in pairs]
         opens = [total / pair[1] / 1e9 for pair in pairs]
         ratios = [ours / theirs for ours, theirs in zip(opens, floors, strict=True)]

@@ -25,7 +25,7 @@ from .__main__ import build_floors, finish
 from .contender import ROOT, ContenderError
 from .corpus import Corpora, Sizes, make_cold, make_warm
 from .fleet import Fleet, Pass, Way, python
-from .pairing import bootstrap_interval
+from .pairing import bootstrap_interval, count_turns
 from .race import say
 from .record import Record, Row
 from .suite import FLOORS
@@ -205,7 +205,9 @@ class Bench:
         """Passes of the two in turns, A B, B A, ..."""
         taken: list[tuple[Pass, Pass]] = []
         served: dict[Way, dict[str, int]] = {}
-        for turn in range(pairs):
+        for turn in count_turns(
+            pairs, lambda: [[one.rate_per_s / other.rate_per_s for one, other in taken]]
+        ):
             both = {}
             for way in (subject, reference)[:: 1 if turn % 2 == 0 else -1]:
                 both[way] = self.once(way, nodes)

@@ -44,7 +44,7 @@ from penstock.order.packed_order import PackingRule, choose_window
 
 from .packing_balance import measure_balance
 from .packing_rivals import measure_rivals
-from .pairing import bootstrap_interval
+from .pairing import bootstrap_interval, count_turns, divide_pairs
 from .record import Record, Row, table
 
 FILLS = ((2048, 99.3), (8192, 99.7), (131072, 99.8))
@@ -244,7 +244,10 @@ def measure_batches(record: Record, folder: Path, pairs: int) -> None:
     }
     clocks = {"": time.perf_counter, ", by processor time": time.process_time}
     speeds = {(name, clock): list[float]() for name in loaders for clock in clocks}
-    for pair in range(pairs + 1):
+    for pair in count_turns(
+        pairs + 1,
+        lambda: [divide_pairs(speeds["records", one], speeds["packed", one]) for one in clocks],
+    ):
         for name in ("packed", "records") if pair % 2 else ("records", "packed"):
             began, held = {clock: now() for clock, now in clocks.items()}, 0
             for batch in loaders[name]:

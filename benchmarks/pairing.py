@@ -7,15 +7,22 @@ each other see the same machine. Turns go A B, B A, A B, ... so that a steady dr
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .contender import Contender, Measurement
+from .record import WIDTH_MAX
 
 BLOCK_S = 0.25
 BLOCK_EPOCHS_MAX = 64
 RESAMPLES = 2_000
+TRY_TURNS = 4
+"""So many turns or fewer are a try, which need not settle."""
+EXTRA_TIME = 1.0
+"""Time for more turns than were asked for, as a share of the time that those took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,37 @@ def bootstrap_interval(values: list[float], seed: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def is_settled(ratios: Sequence[float]) -> bool:
+    """Whether the interval of the median is narrow enough for a verdict."""
+    low, high = bootstrap_interval(list(ratios), 0)
+    return high - low <= WIDTH_MAX * float(np.median(ratios))
+
+
+def count_turns(
+    least: int, list_ratios: Callable[[], Sequence[Sequence[float]]], extra_time: float = EXTRA_TIME
+) -> Iterator[int]:
+    """Yield the numbers of turns: `least` of them, then more while one of the lists of ratios is
+    not settled and time is left. Only the width of an interval counts, so that nobody is favoured.
+
+    list_ratios:  makes the ratios of the turns so far, a list for each pair of contenders.
+    """
+    began, turn, until_s = time.perf_counter(), 0, math.inf
+    while True:
+        if turn >= least:
+            wanted_s = (time.perf_counter() - began) / turn * (turn + 1)
+            if least <= TRY_TURNS or wanted_s > until_s or all(map(is_settled, list_ratios())):
+                return
+        yield turn
+        turn += 1
+        if turn == least:
+            until_s = (time.perf_counter() - began) * (1 + extra_time)
+
+
+def divide_pairs(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Quotients of the pairs that are whole: `theirs` to `ours`."""
+    return [other / own for own, other in zip(ours, theirs, strict=False)]
+
+
 def epochs_per_block(epoch_seconds: float) -> int:
     """Epochs that fill a block: long against a wake-up, short against the machine's drift."""
     return min(BLOCK_EPOCHS_MAX, max(1, math.ceil(BLOCK_S / epoch_seconds)))
@@ -73,9 +111,9 @@ def compare(
         id(reference): epochs_per_block(reference_s),
     }
     pair_seconds = subject_s * epochs[id(subject)] + reference_s * epochs[id(reference)]
-    taken = []
-    for turn in range(pairs.count(pair_seconds)):
+    comparison = Comparison([])
+    for turn in count_turns(pairs.count(pair_seconds), lambda: [comparison.ratios]):
         first, second = (subject, reference) if turn % 2 == 0 else (reference, subject)
         blocks = {id(one): one.measure(epochs[id(one)]) for one in (first, second)}
-        taken.append((blocks[id(subject)], blocks[id(reference)]))
-    return Comparison(taken)
+        comparison.pairs.append((blocks[id(subject)], blocks[id(reference)]))
+    return comparison

@@ -16,7 +16,7 @@ from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ROOT = RESULTS.parent.parent
-SOURCES = ("src", "cpp")
+SOURCES = ("src", "cpp", "benchmarks")
 """Folders whose files decide what is measured."""
 PACKAGES = (
     *(
@@ -152,6 +152,21 @@ def reasons_for_doubt(rows: list[Row], load: float, steal: float) -> list[str]:
     return doubts
 
 
+def find_reasons(row: dict[str, Any], record: dict[str, Any]) -> list[str]:
+    """Reasons for which a row of a record has no verdict; empty if it has one."""
+    reasons = []
+    load, steal = record["load"]["before"][0], record["load"]["steal"]
+    if load > LOAD_MAX:
+        reasons.append(f"load {load:.2f}")
+    if steal > STEAL_MAX:
+        reasons.append(f"the host took {steal:.1%} of the processor time")
+    if row["ratio"] and row["low"] is not None and row["high"] is not None:
+        width = (row["high"] - row["low"]) / row["ratio"]
+        if width > WIDTH_MAX:
+            reasons.append(f"interval {width:.0%} wide")
+    return reasons
+
+
 def restless(raw: dict[str, Any]) -> list[str]:
     """Contenders that used the CPU while they should have slept."""
     return [
@@ -217,18 +232,18 @@ def commit() -> dict[str, Any]:
 
 
 def tree_hash(root: Path = ROOT) -> str:
-    """Sixteen hexadecimal digits that name the contents of `src` and `cpp` as they lie on disk.
+    """Sixteen hexadecimal digits that name the contents of `SOURCES` as they lie on disk.
 
     Two checkouts with equal sources have equal hashes, whatever their commits are: a commit that
-    changes documents or benchmarks alone does not make a record old. What was compiled or cached
-    does not count.
+    changes documents or tests alone does not make a record old. Records, pages, and what was
+    compiled or cached do not count.
     """
     digest = hashlib.sha256()
     for path in sorted(path for folder in SOURCES for path in (root / folder).rglob("*")):
         if (
             path.is_file()
-            and "__pycache__" not in path.parts
-            and path.suffix not in (".pyc", ".so")
+            and path.parent.name not in ("__pycache__", "results")
+            and path.suffix not in (".pyc", ".so", ".md")
         ):
             contents = hashlib.sha256(path.read_bytes()).hexdigest()
             digest.update(f"{path.relative_to(root).as_posix()} {contents}\n".encode())

@@ -24,6 +24,7 @@ from benchmarks.record import (
     ROOT,
     STEAL_MAX,
     WIDTH_MAX,
+    find_reasons,
     is_fit,
     number,
     read_record,
@@ -36,7 +37,7 @@ PAGE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- reasons: begin -->", "<!-- reasons: end -->"
 OTHER_TREE = ", not of this tree"
-"""The one remark that depends on the checkout: it comes and goes with changes of src and cpp."""
+"""The one remark that depends on the checkout: it comes and goes with changes of the sources."""
 EARLIER_TREE = "of an earlier tree, not of this one"
 """The remark on records that were written before records named their tree."""
 COLUMNS = ("what", "penstock", "held against", "ratio (95 % interval)", "wanted", "verdict", "note")
@@ -56,9 +57,10 @@ How to read the tables:
 * *held against* is a floor (the simplest correct program that does the same work) or another
   loader at its best setting; the note names the setting. *ratio* is the median of ratios taken pair
   by pair, with its 95 % bootstrap interval, so it need not be the quotient of the two values.
-* *verdict* is `met` or `missed` only if the run can be trusted. It is `none` if the load average
-  before the run was above {LOAD_MAX}, if the host took more than {STEAL_MAX:.0%} of the processor
-  time, or if the interval is wider than {WIDTH_MAX:.0%} of the ratio; the reason is printed.
+* *verdict* is `met` or `missed` only if the run can be trusted. It is *unstable* if the load
+  average before the run was above {LOAD_MAX}, if the host took more than {STEAL_MAX:.0%} of the
+  processor time, or if the interval is wider than {WIDTH_MAX:.0%} of the ratio; the reason is
+  printed.
 * A row without a target is printed like every other; its verdict is a dash.
 * A row whose target was relaxed after the first measurement says so in its note.
 * Each table names the commit of its record. A record that is not of the tree beside it says so:
@@ -130,28 +132,13 @@ def near_one(ratio: float) -> str:
     return f"{ratio:.{1 - math.floor(math.log10(apart))}f}"
 
 
-def find_reasons(row: dict[str, Any], record: dict[str, Any]) -> list[str]:
-    """Reasons for which a row has no verdict; empty if it has one."""
-    reasons = []
-    load, steal = record["load"]["before"][0], record["load"]["steal"]
-    if load > LOAD_MAX:
-        reasons.append(f"load {load:.2f}")
-    if steal > STEAL_MAX:
-        reasons.append(f"the host took {steal:.1%} of the processor time")
-    if row["ratio"] and row["low"] is not None and row["high"] is not None:
-        width = (row["high"] - row["low"]) / row["ratio"]
-        if width > WIDTH_MAX:
-            reasons.append(f"interval {width:.0%} wide")
-    return reasons
-
-
 def judge(row: dict[str, Any], record: dict[str, Any]) -> str:
     """The verdict on a row with a target, or why there is none; a dash for other rows."""
     if row["target"] is None:
         return "-"
     reasons = find_reasons(row, record)
     if reasons:
-        return f"none: {', '.join(reasons)}"
+        return f"*unstable*: {', '.join(reasons)}"
     return "met" if row["met"] else "**missed**"
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 import penstock
 
-from .pairing import bootstrap_interval
+from .pairing import bootstrap_interval, count_turns, divide_pairs
 from .record import Record, Row, table
 
 _processor = ", processors"
@@ -45,7 +45,7 @@ def measure(x: npt.NDArray[Any], turns: int, threads: int) -> dict[str, list[flo
     }
     raw: dict[str, list[float]] = {name: [] for name in contenders}
     raw |= {f"{name}{_processor}": [] for name in contenders}
-    for turn in range(turns):
+    for turn in count_turns(turns, lambda: [divide_pairs(raw[a], raw[b]) for a, b, _ in COMPARED]):
         names = list(contenders)
         for name in names if turn % 2 == 0 else reversed(names):
             began, used = time.perf_counter(), time.process_time()
@@ -55,14 +55,18 @@ def measure(x: npt.NDArray[Any], turns: int, threads: int) -> dict[str, list[flo
     return raw
 
 
+COMPARED = (
+    ("penstock.order.shuffle in place", "numpy in place through indices", 2.0),
+    ("penstock.order.shuffle in place", "numpy Generator.shuffle", 3.0),
+    ("penstock.order.shuffle", "numpy take, indices ready", None),
+)
+"""Whose ratio is taken, to whom, and what is wanted of it."""
+
+
 def rows(raw: dict[str, list[float]]) -> list[Row]:
     """Lines of the table: what an element costs, and how many times as fast penstock is."""
     found = [Row(name, statistics.median(taken), "ns/element") for name, taken in raw.items()]
-    for own, other, target in (
-        ("penstock.order.shuffle in place", "numpy in place through indices", 2.0),
-        ("penstock.order.shuffle in place", "numpy Generator.shuffle", 3.0),
-        ("penstock.order.shuffle", "numpy take, indices ready", None),
-    ):
+    for own, other, target in COMPARED:
         for kind in ("", _processor):
             pairs = zip(raw[own + kind], raw[other + kind], strict=True)
             ratios = [theirs / ours for ours, theirs in pairs]

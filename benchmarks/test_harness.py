@@ -19,7 +19,13 @@ from benchmarks.baselines.serve import all_words, first_bytes, run_epoch
 from benchmarks.contender import Candidate, Contender, ContenderError, Measurement
 from benchmarks.corpus import Corpora, Sizes, make_cold, make_warm, resident_pages
 from benchmarks.fleet import Fleet, Way
-from benchmarks.pairing import Pairs, bootstrap_interval, compare, epochs_per_block
+from benchmarks.pairing import (
+    Pairs,
+    bootstrap_interval,
+    compare,
+    count_turns,
+    epochs_per_block,
+)
 from benchmarks.race import Effort, Truth, run_race
 from benchmarks.record import Record, Row, reasons_for_doubt, table
 from benchmarks.share.changes import steps_until_held
@@ -82,6 +88,28 @@ def test_pairs_give_way_to_time_but_not_below_the_least() -> None:
     """Slow contenders get fewer pairs."""
     pairs = Pairs(12, 4, 60)
     assert [pairs.count(s) for s in (1.0, 10.0, 100.0)] == [12, 6, 4]
+
+
+def test_turns_are_taken_until_all_ratios_are_settled() -> None:
+    """As many as were asked for; more while a ratio is noisy; a few are a try, and never more."""
+    noisy: list[float] = []
+
+    def turns(least: int, wide: int) -> int:
+        noisy.clear()
+        turns = count_turns(least, lambda: [[1.0] * len(noisy), noisy], extra_time=1e9)
+        noisy.extend(1.0 + (turn % 2 if turn < wide else 0.0) for turn in turns)
+        return len(noisy)
+
+    assert turns(5, 0) == 5
+    assert 5 < turns(5, 6) < 60
+    assert turns(4, 4) == 4
+
+
+def test_noisy_ratios_end_with_the_time() -> None:
+    """What does not settle ends when as much time has passed again."""
+    ratios: list[float] = []
+    ratios.extend(1.0 + turn % 2 for turn in count_turns(5, lambda: [ratios], extra_time=0.0))
+    assert len(ratios) == 5
 
 
 def test_a_block_is_long_enough() -> None:

@@ -136,10 +136,10 @@ def test_the_numbers_of_the_readme_have_narrow_intervals() -> None:
         ({}, 0.1, "met"),
         ({"met": False}, 0.1, "**missed**"),
         ({"target": None, "met": None}, 0.1, "-"),
-        ({}, 1.0, "none: load 1.00"),
-        ({"met": False}, 1.0, "none: load 1.00"),
-        ({"low": 1.5, "high": 2.5}, 0.1, "none: interval 50% wide"),
-        ({"low": 1.5, "high": 2.5}, 1.0, "none: load 1.00, interval 50% wide"),
+        ({}, 1.0, "*unstable*: load 1.00"),
+        ({"met": False}, 1.0, "*unstable*: load 1.00"),
+        ({"low": 1.5, "high": 2.5}, 0.1, "*unstable*: interval 50% wide"),
+        ({"low": 1.5, "high": 2.5}, 1.0, "*unstable*: load 1.00, interval 50% wide"),
     ],
 )
 def test_a_verdict_needs_an_idle_machine_and_a_narrow_interval(
@@ -153,7 +153,7 @@ def test_a_verdict_needs_an_idle_machine_and_a_narrow_interval(
 def test_stolen_time_takes_the_verdict() -> None:
     """A host that took processor time is named as the reason."""
     record = {**RECORD, "load": {"before": [0.1, 0, 0], "steal": 0.05}}
-    assert report.judge(ROW, record) == "none: the host took 5.0% of the processor time"
+    assert report.judge(ROW, record) == "*unstable*: the host took 5.0% of the processor time"
 
 
 def test_a_row_is_one_line_of_the_table() -> None:
@@ -185,7 +185,7 @@ def test_a_record_of_another_tree_says_so() -> None:
 
 
 def test_the_tree_is_named_by_its_sources(tmp_path: Path) -> None:
-    """Contents and paths of src and cpp count; other folders and compiled files do not."""
+    """Contents and paths of the sources count; other folders and compiled files do not."""
     (tmp_path / "src").mkdir()
     (tmp_path / "cpp").mkdir()
     file = tmp_path / "src" / "a.py"

@@ -32,7 +32,7 @@ import penstock
 
 from .__main__ import build_floors, finish
 from .contender import ROOT
-from .pairing import bootstrap_interval
+from .pairing import bootstrap_interval, count_turns
 from .record import Record, Row
 from .selecting import read_memory
 from .suite import FLOORS
@@ -72,9 +72,9 @@ def write_lines(path: Path, size: int, lengths: Callable[[np.random.Generator], 
 def take_turns(
     ours: Callable[[], float], theirs: Callable[[], float], rounds: int
 ) -> list[list[float]]:
-    """Processor seconds of both, pair by pair."""
-    pairs = []
-    for turn in range(rounds):
+    """Seconds of both, pair by pair: so many rounds, and more until they are settled."""
+    pairs: list[list[float]] = []
+    for turn in count_turns(rounds, lambda: [[other / own for own, other in pairs]]):
         seconds = [one() for one in ((ours, theirs) if turn % 2 else (theirs, ours))]
         pairs.append(seconds if turn % 2 else seconds[::-1])
     return pairs

@@ -24,6 +24,8 @@ import numpy.typing as npt
 
 from penstock.tasks import distribute, make_engine, plan_work
 
+from .pairing import count_turns, divide_pairs
+
 Tokens = npt.NDArray[np.uint16]
 BATCH = 1000
 """Documents that a rival encodes at a time: less memory, and no slower, than its default."""
@@ -148,7 +150,10 @@ def race_tokens(
         notes[name] = f"{workers} workers, threads {'on' if threads[name] else 'off'}"
     assert len(digests) == 1, "tokens differ"
     seconds: dict[str, list[float]] = {name: [] for name in threads}
-    for turn in range(rounds):
+    rivals = [name for name in seconds if not name.startswith("penstock")]
+    for turn in count_turns(
+        rounds, lambda: [divide_pairs(seconds["penstock"], seconds[name]) for name in rivals]
+    ):
         for name in list(threads) if turn % 2 else reversed(list(threads)):
             seconds[name].append(run(name, threads=threads[name])[0])
     return seconds, notes

@@ -27,6 +27,7 @@ import penstock
 
 from .__main__ import finish
 from .contender import ROOT
+from .pairing import count_turns
 from .record import Record
 from .text import TOKEN_BYTES, WEB_MEDIAN, WEB_SIGMA, make_row
 
@@ -115,8 +116,11 @@ def main() -> None:
 
     tokens = run_library()
     for engine, pairs_count in (("tokenizers", rounds), ("tiktoken", 2)):
-        pairs = []
-        for turn in range(pairs_count):
+        pairs: list[list[tuple[float, float]]] = []
+        for turn in count_turns(
+            pairs_count,
+            lambda: [[theirs[0] / ours[0] for ours, theirs in pairs]],  # noqa: B023
+        ):
             sides = [lambda: run_ours(engine), run_library]  # noqa: B023
             times = [time_run(side, tokens) for side in (sides if turn % 2 else sides[::-1])]
             pairs.append(times if turn % 2 else times[::-1])

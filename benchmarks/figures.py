@@ -1,0 +1,208 @@
+"""Measure all that docs/performance.md quotes, in one go, from one commit.
+
+    python -m benchmarks.figures                    # all, then the pages
+    python -m benchmarks.figures --only share bench # some records
+    python -m benchmarks.figures --list
+
+A tree with uncommitted changes is refused: a record names the commit that it is of. What is timed
+runs alone, and waits for a quiet machine; what is computed runs two at a time, at the end. A study
+that cannot run here, or takes too long, leaves a record without rows that says why: an old one
+never stays in its place. The order is the same in each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import NamedTuple
+
+from .contender import ROOT
+from .record import LOAD_MAX, Record, find_reasons, read_record
+
+QUIET_S = 180
+"""Longest wait for a quiet machine before a study; its record names the load in any case."""
+GENERATED = ("benchmarks/results", "docs/performance.md", "docs/speed.svg", "docs/scale.md")
+"""What a run writes itself, so that it may have changed."""
+
+
+class Study(NamedTuple):
+    """A record, and the command that makes it.
+
+    minutes:   at most; then the study is ended.
+    needs:     what the machine must have: "root", "fuse", "photos".
+    is_timed:  False if its rows are computed, so that another may run beside it.
+    """
+
+    record: str
+    command: str
+    minutes: float
+    needs: tuple[str, ...] = ()
+    is_timed: bool = True
+
+
+STUDIES = (
+    Study("bench", "benchmarks", 12),
+    Study("formats", "benchmarks.containers", 6),
+    Study("text", "benchmarks.text", 4),
+    Study("columns", "benchmarks.columns", 1),
+    Study("tokenizing", "benchmarks.tokenizing", 6),
+    Study("annotations", "benchmarks.annotations", 4),
+    Study("selecting", "benchmarks.selecting", 2),
+    Study("step_loader", "benchmarks.step_loader --pairs 11", 1),
+    Study("shuffling", "benchmarks.shuffling", 4),
+    Study("packing", "benchmarks.packing", 2),
+    Study("foreign", "benchmarks.foreign", 7),
+    Study("images", "benchmarks.images --photos {photos}", 5, ("photos",)),
+    Study("image-folder", "benchmarks.image_folder --photos {photos}", 7, ("photos",)),
+    Study("arrays", "benchmarks.arrays", 20),
+    Study("lmdb", "benchmarks.lmdb_study", 8, ("root", "fuse")),
+    Study("objects", "benchmarks.objects", 5),
+    Study("cluster", "benchmarks.cluster", 7, ("root", "fuse")),
+    Study("share", "benchmarks.share", 12, ("root", "fuse")),
+    Study("checkpoint", "benchmarks.checkpoint", 7),
+    Study("asynchrony", "benchmarks.asynchrony", 3),
+    Study("bench-bench", "benchmarks.bench", 4),
+    Study("engines", "benchmarks.engines", 20),
+    Study("survey", "benchmarks.survey", 5),
+    Study("sim-live", "benchmarks.simulate_live", 4, ("root", "fuse")),
+    Study("schedules", "benchmarks.schedules", 12, is_timed=False),
+    Study("scale", "benchmarks.scale", 12, is_timed=False),
+    Study("sim", "benchmarks.sim", 10, is_timed=False),
+)
+
+
+def list_changes() -> list[str]:
+    """Files that differ from the commit, but for those that a run writes."""
+    command = ["git", "status", "--porcelain", "--untracked-files=all"]
+    lines = subprocess.check_output(command, cwd=ROOT, text=True).splitlines()
+    return [line[3:] for line in lines if not line[3:].startswith(GENERATED)]
+
+
+def find_lack(study: Study, photos: Path | None) -> str:
+    """What a study needs and the machine lacks; empty if it can run."""
+    lacks = {
+        "root": os.geteuid() != 0 and "root may mount its storage, and this is another user",
+        "fuse": not os.path.exists("/dev/fuse") and "there is no /dev/fuse",
+        "photos": photos is None and "no photographs were given: --photos FOLDER",
+    }
+    return next((lack for need in study.needs if (lack := lacks[need])), "")
+
+
+def leave_out(study: Study, why: str) -> None:
+    """Replace the record of a study by one that says why it was not measured."""
+    print(f"{study.record}: left out: {why}", flush=True)
+    Record(study.record, 0, {"note": f"not measured: {why}"}).write()
+
+
+def wait_for_quiet() -> None:
+    """Wait until the machine's load is low enough for a verdict, or `QUIET_S` have passed."""
+    until = time.monotonic() + QUIET_S
+    while os.getloadavg()[0] > LOAD_MAX and time.monotonic() < until:
+        time.sleep(2)
+
+
+class Run:
+    """A study that runs, in a process group of its own; its output goes to a file."""
+
+    def __init__(self, study: Study, photos: Path | None, logs: Path) -> None:
+        self.study, self.began = study, time.monotonic()
+        self.log = logs / f"{study.record}.log"
+        words = study.command.format(photos=photos).split(" ")
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"} if "foreign" in words[0] else None
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *words],
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Wait for the end, and say what there is; a study that fails or lasts has no rows."""
+        left = self.began + 60 * self.study.minutes - time.monotonic()
+        try:
+            code = self.process.wait(max(left, 0))
+        except subprocess.TimeoutExpired:
+            self.stop()
+            leave_out(self.study, f"it took more than {self.study.minutes:g} minutes")
+            return
+        if code:
+            last = self.log.read_text(errors="replace").strip().rpartition("\n")[2]
+            leave_out(self.study, f"it ended with code {code}: {last:.200}")
+        else:
+            print(summarize(self.study.record), flush=True)
+
+    def stop(self) -> None:
+        """End the study with all that it started."""
+        os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def summarize(name: str) -> str:
+    """One line on a record: its rows with a target, by verdict."""
+    record = read_record(name)
+    rows = [row for row in record["rows"] if row["target"] is not None]
+    unstable = [row for row in rows if find_reasons(row, record)]
+    missed = [row for row in rows if row not in unstable and not row["met"]]
+    counts = f"{len(rows) - len(unstable) - len(missed)} met, {len(missed)} missed"
+    return f"{name}: {record['seconds']:.0f} s, {counts}, {len(unstable)} unstable"
+
+
+def run_studies(studies: list[Study], photos: Path | None, logs: Path) -> None:
+    """Run studies: those that are timed one by one, then two at a time."""
+    beside: deque[Run] = deque()
+    for number, study in enumerate(sorted(studies, key=lambda one: not one.is_timed), 1):
+        if lack := find_lack(study, photos):
+            leave_out(study, lack)
+            continue
+        if study.is_timed:
+            wait_for_quiet()
+        elif len(beside) == 2:
+            beside.popleft().wait()
+        print(f"[{number}/{len(studies)}] {study.record} ...", flush=True)
+        beside.append(Run(study, photos, logs))
+        if study.is_timed:
+            beside.pop().wait()
+    while beside:
+        beside.popleft().wait()
+
+
+def main() -> None:
+    """Measure, and write the pages."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__)
+    parser.add_argument("--only", nargs="+", metavar="RECORD", help="these records alone")
+    parser.add_argument("--photos", type=Path, help="folder of JPEG files")
+    parser.add_argument("--list", action="store_true", help="list the studies, and run none")
+    options = parser.parse_args()
+    names = [study.record for study in STUDIES]
+    if unknown := sorted({*(options.only or ())} - {*names}):
+        parser.error(f"no record {', '.join(unknown)}: there are {', '.join(names)}")
+    studies = [one for one in STUDIES if options.only is None or one.record in options.only]
+    if options.list:
+        for one in studies:
+            print(f"{one.record:14} {one.minutes:4g} min  python -m {one.command}")
+        return
+    if changes := list_changes():
+        sys.exit(f"{changes[0]} and {len(changes) - 1} more are not committed: commit them first")
+    began = time.monotonic()
+    logs = ROOT / "build" / "figures"
+    logs.mkdir(parents=True, exist_ok=True)
+    run_studies(studies, options.photos and options.photos.resolve(), logs)
+    subprocess.run([sys.executable, "-m", "benchmarks.report"], cwd=ROOT, check=True)
+    print(f"{(time.monotonic() - began) / 60:.0f} minutes; logs are in {logs.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The run of all studies: what is left out, and why; studies that fail or last."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import figures, record
+from benchmarks.figures import STUDIES, Study, run_studies
+from benchmarks.sections import SECTIONS
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder for records, with an old one. Nobody waits for a quiet machine."""
+    monkeypatch.setattr(figures, "QUIET_S", 0)
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "x.json").write_text("{}")
+    return tmp_path
+
+
+def test_every_record_but_those_of_a_gpu_has_a_study() -> None:
+    assert {study.record for study in STUDIES} == {one.record for one in SECTIONS} - {"gpu"}
+
+
+@pytest.mark.parametrize(
+    ("command", "minutes", "needs", "why"),
+    [
+        ("timeit -n 1 -r 1 while[1]:pass", 0.02, (), "it took more than 0.02 minutes"),
+        ("json.tool nothing", 1.0, (), "it ended with code"),
+        ("benchmarks", 1.0, ("photos",), "no photographs were given: --photos FOLDER"),
+    ],
+)
+def test_what_cannot_be_measured_says_why(
+    results: Path, command: str, minutes: float, needs: tuple[str, ...], why: str
+) -> None:
+    """An old record is not left in its place."""
+    run_studies([Study("x", command, minutes, needs)], None, results)
+    left = json.loads((results / "results" / "x.json").read_text())
+    assert left["rows"] == []
+    assert left["configuration"]["note"].startswith(f"not measured: {why}")
+
+
+def test_computed_studies_run_side_by_side(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is timed comes first, and alone; of the others, two run at a time."""
+    names = ["a", "b", "timed", "c"]
+    studies = [Study(name, "json.tool nothing", 1.0, is_timed=name == "timed") for name in names]
+    run_studies(studies, None, results)
+    words = [line.replace(":", " ").split() for line in capsys.readouterr().out.splitlines()]
+    begun = [line[1] for line in words if line[0].startswith("[")]
+    assert begun == ["timed", "a", "b", "c"]
+    assert [line[0] for line in words].index("a") > [line[1] for line in words].index("b")
+
+
+def test_a_changed_tree_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "list_changes", lambda: ["src/a.py", "src/b.py"])
+    monkeypatch.setattr("sys.argv", ["figures", "--only", "columns"])
+    with pytest.raises(SystemExit, match=r"src/a.py and 1 more are not committed"):
+        figures.main()
