@@ -39,7 +39,9 @@ def make(options: argparse.Namespace) -> Opener:
     )
     ids = np.load(options.ids)
     if options.gap >= -1:
-        loader.gap_for = lambda index, choice: None if options.gap < 0 else options.gap
+        gap_bytes = None if options.gap < 0 else options.gap
+        assert hasattr(loader, "choose_gap"), "merging would not be switched off"
+        loader.choose_gap = lambda index, choice: gap_bytes
 
     arena = Arena(2 * budget.readahead_bytes)  # outlives a pass: fresh memory would be timed
 
