@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,12 +32,12 @@ import numpy as np
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-import penstock
 import torch
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.dcp import Storage
 
 from . import __main__ as command
+from . import beside_loop
 from .pairing import bootstrap_interval
 from .record import Record, Row
 
@@ -274,68 +274,6 @@ def one_rank() -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def steps_meanwhile(raw: dict[str, Any], state: State, folder: Path, rounds: int) -> Iterator[Row]:
-    """Time of a step that takes a batch and computes, with a write behind it and without."""
-    data = folder / "records.bin"
-    data.write_bytes(bytes(4096) * 50_000)
-    weights = np.random.default_rng(0).random((256, 512), np.float32)
-    found: dict[str, list[float]] = {"quiet": [], "writing": []}
-    dataset = penstock.open(data, record_bytes=4096, index="memory")
-    torch.set_num_threads(1)
-    with (
-        penstock.Loader(dataset, batch_size=256, seed=0) as loader,
-        Checkpoints(folder / "ours", keep=2) as checkpoints,
-    ):
-        batches = (batch for _ in range(1 << 30) for batch in loader)
-        tensor = torch.from_numpy(weights)
-
-        def step() -> None:
-            batch = next(batches)
-            rows = torch.from_numpy(batch["data"][:, :1024].view(np.float32).astype(np.float32))
-            for _ in range(20):
-                rows @ tensor
-
-        def steps(until: Callable[[], bool]) -> float:
-            """The median: a machine that others use, too, stops now and then."""
-            times = []
-            while not until():
-                began = time.perf_counter()
-                step()
-                times.append(time.perf_counter() - began)
-            return statistics.median(times)
-
-        checkpoints.save(0, state)
-        checkpoints.wait()
-        seconds = 1.0
-        for number in range(rounds):
-
-            def writing(number: int = number) -> None:
-                nonlocal seconds
-                checkpoints.save(number + 1, state)
-                began = time.perf_counter()
-                last = checkpoints.last
-                found["writing"].append(steps(lambda: checkpoints.last is not last))
-                seconds = time.perf_counter() - began
-                checkpoints.wait()
-
-            def quiet() -> None:
-                end = time.perf_counter() + seconds
-                found["quiet"].append(steps(lambda: time.perf_counter() > end))
-
-            for turn in (writing, quiet) if number % 2 else (quiet, writing):
-                turn()
-    raw["steps"] = found
-    row = paired(
-        "step with a write behind it / without, loader at full speed",
-        [1e3 * each for each in found["writing"]],
-        [1e3 * each for each in found["quiet"]],
-        unit="ms",
-        target=1.03,
-    )
-    yield met(row, row.ratio <= 1.03)
-    shutil.rmtree(folder / "ours")
-
-
 def ranks_write_once(state: State, folder: Path, ranks: int = 4) -> Row:
     """Bytes of all shards of a model that four ranks have, over those of one."""
     size = sum(tensor.nbytes for tensor in state.values())
@@ -412,7 +350,8 @@ def main() -> None:
         folder = Path(name).absolute()
         record.rows += blocked_and_written(raw, state, folder, rounds)
         record.rows += against_others(raw, state, folder, max(3, rounds // 2))
-        record.rows += steps_meanwhile(raw, state, folder, rounds)
+        with one_rank():
+            record.rows += beside_loop.measure(raw, state, folder, max(3, rounds // 2))
         record.rows.append(ranks_write_once(state, folder))
         state.clear()
         record.rows += dlio_workloads(raw, folder, 0.001 if quick else 0.01)
