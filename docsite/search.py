@@ -49,6 +49,7 @@ LEFT_OUT = ("internals/changelog.md", "internals/changes/")
 WORDS = {
     "balance/batch-tokens.md": "bucket",
     "cluster.md": "cache",
+    "formats/audio.md": "sound speech audio wav flac mp3 ogg opus vorbis soundfile torchaudio",
     "formats/lerobot.md": "lerobot robots robotics episodes delta_timestamps action observation",
     "clips.md": "video mp4 mov frames pyav torchcodec decord film",
     "concepts/batches.md": "collate dict augmentation",

@@ -130,6 +130,13 @@ film_table_bytes_max = 8 * film_frames_max
 film_boxes_max = 1 << 18
 """Most boxes of a film: a fragment has some eight."""
 
+sound_file_bytes_max = 1 << 30
+"""Largest file of sound in packets, which are looked for in all of it: 18 hours at 128 kbit/s."""
+sound_rate_max = 1 << 22
+"""Most samples of sound in a second."""
+sound_channels_max = 64
+"""Most channels of sound."""
+
 sandbox_silent_s = 120
 """Longest time that a library in another process may work on a file without reading any of it."""
 sandbox_memory_fraction = 0.25

@@ -138,6 +138,7 @@ def convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
         if field.parser is not None
         else replace(field, as_dtype=dtype)
         if field.dtype.kind in "iu"
+        and field.scaling is None
         and not (field.dtype == np.uint8 and field.shape is None)
         and field.name != SUMS_FIELD
         else field

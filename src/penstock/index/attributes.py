@@ -296,6 +296,41 @@ class SharedTexts(Attribute):
         return texts.find_flaw(len(self.ends)) if self.count == count else f"{self.name!r} is short"
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SoundTimes(Attribute):
+    """Seconds from the start of files to windows of sound; or, as int64, the samples of a second.
+
+    grid:    of the windows; it is saved with the first field.
+    values:  none, of the dtype of one row.
+    """
+
+    grid: WindowGrid
+    rate: int
+
+    @classmethod
+    def make(cls, name: str, dtype: Any, grid: WindowGrid, rate: int) -> SoundTimes:
+        return cls(name, "numbers", np.empty(0, dtype), grid=grid, rate=rate)
+
+    def _count_own(self) -> int:
+        return self.grid.count
+
+    def _take_own(self, samples: Int) -> npt.NDArray[Any]:
+        if self.values.dtype == np.float64:
+            return self.grid.find_origins(samples)[:, 1] / self.rate
+        return self._convert(np.full(len(samples), self.rate))
+
+    def describe(self) -> Description:
+        own = {"name": self.name, "rate": self.rate, "dtype": self.values.dtype.str}
+        return own | {"sound": self.grid.described()}
+
+    def sections(self, prefix: str) -> Columns:
+        return {}
+
+    def find_flaw(self, count: int) -> str | None:
+        is_one = self.count == count and self.rate > 0 and self.grid.files is not None
+        return None if is_one else f"{self.name!r} is not of {count:,} windows of sound"
+
+
 def rebuild_attribute(
     described: Mapping[str, Any], prefix: str, sections: Mapping[str, npt.NDArray[Any]]
 ) -> Attribute:
@@ -303,6 +338,10 @@ def rebuild_attribute(
     if "window" in described:
         grid = WindowGrid.rebuild(described["window"], FileGrids.rebuild(prefix, sections))
         return WindowMask.make(str(described["name"]), grid)
+    if "sound" in described:
+        grid = WindowGrid.rebuild(described["sound"], FileGrids.rebuild("field0", sections))
+        dtype = np.dtype(str(described["dtype"]))
+        return SoundTimes.make(str(described["name"]), dtype, grid, int(described["rate"]))
     if "clips" in described:
         return ClipTimes.rebuild(described, sections)
     dtype, kind = np.dtype(str(described["dtype"])), described["kind"]

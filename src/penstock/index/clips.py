@@ -259,13 +259,14 @@ class Packets:
 
     def describe(self, group: int) -> dict[str, Any]:
         """Describe the inside of a group for its codec: bytes of each packet, the row that its
-        frame has, and the number of what its decoder is given."""
+        frame has, the group's place, and the number of what its decoder is given."""
         begin, end = int(self.begin[group]), int(self.end[group])
         rows = np.arange(begin, end) - self.place[group]
         if len(self.shift):
             rows += self.shift[begin:end]
         config = self.config[group if len(self.config) > 1 else 0]
-        return {"sizes": self.size[begin:end], "rows": rows, "config": int(config)}
+        place = int(self.place[group])
+        return {"sizes": self.size[begin:end], "rows": rows, "place": place, "config": int(config)}
 
     def sections(self, prefix: str) -> Columns:
         return {f"{prefix}.packets.{name}": getattr(self, name) for name in _PACKETS}

@@ -5,7 +5,8 @@
     Pieces    several extents a sample, laid end to end.
     Boxes     the same by arithmetic: windows of an array (see `windows`).
     Chunked   samples inside compressed chunks, to be decoded first.
-    Windowed  samples that meet several chunks each: windows of an array, or clips (see `clips`).
+    Windowed  samples that meet several chunks each: windows of an array, or clips (see `clips`,
+              `sounds`).
 
 A *unit* is read as a whole: a sample, or a compressed chunk of many samples. All layouts give the
 bytes and the extents of units. Only for `Chunked` and `Windowed` are units not the samples.
@@ -30,6 +31,7 @@ from .extent_tables import PIECES
 from .extent_tables import Fixed as Fixed
 from .extent_tables import Pieces as Pieces
 from .extent_tables import RowTable as RowTable
+from .sounds import SoundWindows as SoundWindows
 from .windows import Boxes as Boxes
 from .windows import FileGrids, WindowGrid, take_column
 
@@ -66,7 +68,8 @@ def rebuild_layout(
         chunk, in_files = tuple(map(int, described["chunk"])), None
         if own is not None:
             in_files = get(f"{prefix}.in_files", np.int64).reshape(own.shape.shape)
-        return Windows(first, chunks, WindowGrid.rebuild(windows, own), chunk, in_files)
+        made = Windows(first, chunks, WindowGrid.rebuild(windows, own), chunk, in_files)
+        return SoundWindows.rebuild(prefix, sections, made) if described.get("sound") else made
     if (boxes := described.get("boxes")) is not None:
         first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
         return Boxes(WindowGrid.rebuild(boxes, own), first, base, int(described["itemsize"]))

@@ -35,6 +35,7 @@ from .layout import (
     Layout,
     Pieces,
     RowTable,
+    SoundWindows,
     Windowed,
     Windows,
     rebuild_layout,
@@ -252,7 +253,7 @@ class Index:
         if isinstance(layout, Chunked):
             at, row = layout.find_chunks(at)
             within = f", unpacked: row {row[0]}"
-            if isinstance(layout, Clips):
+            if isinstance(layout, Clips | SoundWindows):
                 within = f", clip {self.key(sample).rpartition('#')[2]}"
         extents, _ = layout.pieces(at)
         if not len(extents.file):

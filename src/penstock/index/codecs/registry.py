@@ -90,6 +90,7 @@ CODECS: dict[str, Decoder] = {
     "npz": partial(_decode_by, "chunked_arrays.decode_npz"),
     "litdata": partial(_decode_by, "decompression.decode_leaves"),
     "parquet": partial(_decode_by, "parquet.decode"),
+    "sound": partial(_decode_by, "sound.decode"),
     "zarr": partial(_decode_by, "chunked_arrays.decode_zarr"),
 }
 

@@ -29,6 +29,7 @@ _OTHER_NAMES = {
     name: format
     for format, names in {
         "arrow": "feather",
+        "audio": "wav flac mp3 ogg opus sound speech",
         "hdf5": "h5",
         "jsonl": "json ndjson",
         "mds": "streaming mosaic",
@@ -93,8 +94,8 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     # Flat tokens do not describe themselves; a cut file of llm.c must not pass for such.
     windows = bool({"window", "eos"} & options.keys()) and "dtype" in options and not sized
     geometry = bool(sized or "dtype" in options) and not windows
-    if "clips" in options:
-        return "mp4"
+    if {"clips", "sound"} & options.keys():
+        return _detect_clips(store, place, options)
     if place.kind == "folder":
         if geometry or windows:
             return "tokens" if windows else "records"
@@ -118,6 +119,19 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
         f"starts with {head[:8]!r}): for binary records give record_bytes=, or dtype= and shape=; "
         f"else give format= ({', '.join(FORMATS)})"
     )
+
+
+def _detect_clips(store: Store, place: Location, options: Mapping[str, Any]) -> str:
+    """Detect whether clips are of films or of sound: a folder has one of both, or is of films."""
+    if place.kind != "folder":
+        name = place.name if place.kind == "file" else _find_first_name(store, place)
+        return "audio" if _sniff_file(store, name) == "audio" else "mp4"
+    films, sounds = FORMATS["mp4"].endings, FORMATS["audio"].endings
+    names = _find_some_names(store, place, options.get("extensions", ()))
+    if not any(name.lower().endswith(films + sounds) for name in names):
+        names = _find_some_names(store, place, films + sounds)
+    has_films = any(name.lower().endswith(films) for name in names)
+    return "audio" if names and not has_films else "mp4"
 
 
 def _find_first_name(store: Store, place: Location) -> str:
@@ -184,7 +198,7 @@ def _detect_folder(
         for name, format in formats.items()
         if format is not None and "folder" in FORMATS[format].kinds
         # else a tree, of files that are samples
-        if has_sample or format not in ("npy", "npz", "mp4")
+        if has_sample or format not in ("npy", "npz", "mp4", "audio")
     }
     zarr = next((name for name in formats if ".zarr/" in name), None)
     if zarr is not None:

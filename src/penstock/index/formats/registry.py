@@ -26,7 +26,7 @@ class Format:
     canonical_by:  function that brings options into canonical form, of JSON types.
     built_by:   function that makes the index, see `build`.
     magic:      (offset, bytes) of the files; one of them is enough.
-    endings:    names of files for which `sniff` is asked as well.
+    endings:    names of files for which `sniff` is asked as well, or which are of clips.
     sniff:      function of a file's first 4096 bytes at most, and its name, that decides. Without
                 magic it is asked last.
     folder:     function of a store: True if its root is a dataset of this format.
@@ -314,6 +314,18 @@ FORMATS: dict[str, Format] = {
             _ANYWHERE,
             ("clips", "extensions"),
             magic=tuple((4, kind) for kind in (b"ftyp", b"moov", b"wide", b"pnot")),
+            endings=(".mp4", ".m4v", ".mov"),
+        ),
+        Format(
+            "audio",
+            "sound (WAV, FLAC, MP3, Ogg): clips= of some seconds, or whole (decoding needs av)",
+            _ANYWHERE,
+            ("clips", "extensions", "sound"),
+            magic=((8, b"WAVE"), (0, b"fLaC"), (0, b"OggS"), (0, b"ID3"))
+            # frames of layer III of MPEG 1, 2 and 2.5, with a checksum or without
+            + tuple((0, bytes((0xFF, kind))) for kind in b"\xfa\xfb\xf2\xf3\xe2\xe3"),
+            endings=(".wav", ".wave", ".flac", ".mp3", ".ogg", ".oga", ".opus"),
+            reading=("sound",),
         ),
         Format(
             "parquet",

@@ -1,0 +1,131 @@
+"""Sound written and read by PyAV, for tests: what it decodes from start to end is the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+av.logging.set_level(None)
+
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "wav": {"suffix": ".wav"},
+    "wav of bytes": {"suffix": ".wav", "codec": "pcm_u8"},
+    "wav of 24": {"suffix": ".wav", "codec": "pcm_s24le", "channels": 2},
+    "wav of 32": {"suffix": ".wav", "codec": "pcm_s32le"},
+    "wav of floats": {"suffix": ".wav", "codec": "pcm_f32le", "channels": 2},
+    "wav of doubles": {"suffix": ".wav", "codec": "pcm_f64le"},
+    "wav of A-law": {"suffix": ".wav", "codec": "pcm_alaw", "rate": 8000},
+    "wav of u-law": {"suffix": ".wav", "codec": "pcm_mulaw", "channels": 2},
+    "wav of three": {"suffix": ".wav", "channels": 3},
+    "rf64": {"suffix": ".wav", "muxer": {"rf64": "always"}},
+    "flac": {"suffix": ".flac", "codec": "flac"},
+    "flac of 24": {"suffix": ".flac", "codec": "flac", "format": "s32", "channels": 2},
+    "mp3": {"suffix": ".mp3", "codec": "libmp3lame", "bits": 64_000},
+    "mp3 of few bits": {"suffix": ".mp3", "codec": "libmp3lame", "bits": 8_000, "rate": 24_000},
+    "mp3 of many bits": {"suffix": ".mp3", "codec": "libmp3lame", "bits": 320_000}
+    | {
+        "rate": 48_000,
+        "channels": 2,
+    },
+    "mp3 of varying": {"suffix": ".mp3", "codec": "libmp3lame", "options": {"q": "5"}}
+    | {
+        "rate": 44_100,
+        "channels": 2,
+    },
+    "mp3 without notes": {"suffix": ".mp3", "codec": "libmp3lame", "muxer": {"write_xing": "0"}},
+    "opus": {"suffix": ".opus", "codec": "libopus", "rate": 48_000},
+    "opus of speech": {"suffix": ".opus", "codec": "libopus", "rate": 48_000, "bits": 10_000}
+    | {
+        "options": {"application": "voip"},
+        "channels": 2,
+    },
+    "opus of short packets": {"suffix": ".ogg", "codec": "libopus", "rate": 48_000}
+    | {
+        "options": {"frame_duration": "2.5"},
+        "muxer": {"page_duration": "100000"},
+    },
+    "vorbis": {"suffix": ".ogg", "codec": "libsndfile's", "rate": 44_100, "channels": 2},
+}
+"""Kinds of files, by what `write_sound` is told."""
+
+
+class Sound(NamedTuple):
+    """Sound as PyAV decodes it from start to end, (samples, channels): as it is, and as floats."""
+
+    path: Path
+    rate: int
+    stored: npt.NDArray[Any]
+    floats: npt.NDArray[np.float32]
+
+
+def make_sound(seconds: float, rate: int, channels: int, seed: int = 0) -> npt.NDArray[np.float32]:
+    """Make tones that rise and fall, and noise."""
+    random = np.random.default_rng(seed)
+    time = np.arange(round(seconds * rate)) / rate
+    tones = sum(np.sin(6.28 * 110 * n * time * (1 + 0.1 * np.sin(time))) / n for n in range(1, 9))
+    sound = 0.2 * tones * (0.6 + 0.4 * np.sin(8 * time)) + 0.02 * random.standard_normal(len(time))
+    return np.stack([sound * (1 - 0.3 * n) for n in range(channels)], 1).astype(np.float32)
+
+
+def write_sound(
+    path: Path,
+    seconds: float,
+    codec: str = "pcm_s16le",
+    suffix: str = ".wav",
+    rate: int = 16_000,
+    channels: int = 1,
+    bits: int = 0,
+    format: str = "",
+    options: Mapping[str, str] | None = None,
+    muxer: Mapping[str, str] | None = None,
+    seed: int = 0,
+) -> Sound:
+    """Write sound, and read it."""
+    path = path.with_suffix(suffix)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if codec == "libsndfile's":  # PyAV has no encoder of Vorbis that says right times
+        soundfile = pytest.importorskip("soundfile")
+        soundfile.write(path, make_sound(seconds, rate, channels, seed), rate)
+        return read_sound(path)
+    layout = {1: "mono", 2: "stereo", 3: "3.0"}[channels]
+    with av.open(str(path), "w", options=dict(muxer or {})) as out:
+        stream = out.add_stream(codec, rate=rate, options=dict(options or {}), layout=layout)
+        if bits:
+            stream.bit_rate = bits
+        if format:
+            stream.format = format
+        own = np.ascontiguousarray(make_sound(seconds, rate, channels, seed).T)
+        frame = av.AudioFrame.from_ndarray(own, format="fltp", layout=layout)
+        frame.sample_rate = rate
+        resampler = av.AudioResampler(stream.format, layout, rate)
+        fifo = av.AudioFifo()
+        for part in resampler.resample(frame):
+            fifo.write(part)
+        size = stream.codec_context.frame_size or 4096
+        while fifo.samples:
+            out.mux(stream.encode(fifo.read(size, partial=True)))
+        out.mux(stream.encode(None))
+    return read_sound(path)
+
+
+def read_sound(path: Path) -> Sound:
+    """Decode sound from start to end."""
+    parts = []
+    with av.open(str(path)) as file:
+        stream = file.streams.audio[0]
+        for frame in file.decode(stream):
+            part = frame.to_ndarray()
+            channels = frame.layout.nb_channels
+            parts.append(part.T if frame.format.is_planar else part.reshape(-1, channels))
+    stored = np.concatenate(parts)
+    floats = stored.astype(np.float64)
+    if stored.dtype.kind in "iu":
+        full = 2.0 ** (8 * stored.itemsize - 1)
+        floats = (floats - full * (stored.dtype.kind == "u")) / full
+    return Sound(path, stream.rate, stored, floats.astype(np.float32))
