@@ -87,7 +87,7 @@ BUDGETS = {
     "checkpoint": 6_531,
     "cli": 2_928,
     "convert": 3_606,
-    "dataset": 6_223,
+    "dataset": 6_224,
     "demo": 452,
     "doctor": 1_583,
     "engine": 5_832,

@@ -304,7 +304,8 @@ def _list_paths(dataset: Dataset) -> list[str]:
     if dataset.kind is not None:
         raise UsageError(f"{dataset.path} is {dataset.kind.noun}: measure each data set itself")
     if any(field.scaling is not None for field in dataset.index.fields):
-        raise UsageError(f"{dataset.path} is normalised: open it without normalize=, sound with sound='stored', to measure it")
+        remedy = "open it without normalize=, or sound with sound='stored', to measure it"
+        raise UsageError(f"{dataset.path} is normalised: {remedy}")
     whole = dataset.fingerprint == dataset.index.fingerprint
     digest = "" if whole else f"{dataset.fingerprint[:16]}."
     return list_saved_paths(dataset.path, f"{digest}stats")
