@@ -2,10 +2,9 @@
 
 Messages of 1 MiB over TCP on the loopback, encrypted by CURVE, 32 in flight: penstock's peer
 against pyzmq with the same sockets. A fetch asks for eight keys of 1 MiB, as much as a loader asks
-for at once; for information, for one of them, and for 256 keys of 4 KiB that go to places of their
-own. Then the same between two ranks of MPI, against a bare loop of
-Get, where mpi4py and mpiexec are there. CPU time is that of both processes, where mpiexec lets
-them be seen.
+for at once; for information, for one of them, and for 16 keys of 64 KiB and 256 of 4 KiB, which go
+to places of their own. Then the same between two ranks of MPI, against a bare loop of Get, where
+mpi4py and mpiexec are there. CPU time is that of both processes, where mpiexec lets them be seen.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ RATIO = 0.8
 SHAPES: tuple[tuple[str, dict[str, int], float | None], ...] = (
     ("1m", {"record_bytes": MESSAGE_BYTES, "fetch_bytes": limits.peer_fetch_bytes}, RATIO),
     ("1m-single", {"record_bytes": MESSAGE_BYTES, "fetch_bytes": MESSAGE_BYTES}, None),
+    ("64k", {"record_bytes": 65_536, "fetch_bytes": MESSAGE_BYTES}, None),
     ("4k", {"record_bytes": 4096, "fetch_bytes": MESSAGE_BYTES}, None),
 )
 """Bytes of a key, and of a fetch."""

@@ -22,13 +22,14 @@ from benchmarks.share_study import solve_greedily
 from penstock.sharing.allocation import Objective, Resources, allocate, solve_exactly
 from penstock.sharing.job_state import JobProfile, Share
 
+from .cores import limit_cores
 from .host import Host, Site, Window
 from .modes import Brokered, Mode, Static, Unmanaged, even
 from .work import Job
 
 OBJECTIVES: tuple[Objective, ...] = ("utilisation", "samples")
 SETTLE_S = 1.2
-GAIN, OF_ORACLE, OF_EVEN = 1.289, 0.95, 0.97
+GAIN, OF_ORACLE, OF_EVEN, OF_UNMANAGED = 1.289, 0.95, 0.97, 0.98
 SEARCH_TOLERANCE = 0.95
 """In one short window an even share is met to this, or the search would throw away good ones."""
 SPREADS = (0.35, 0.15)
@@ -100,8 +101,8 @@ def effort_of(mix: Mix, quick: bool) -> Effort:
     if quick:
         return Effort(1, OBJECTIVES[:1], 2, 2.0, 1.5)
     if mix.gated:
-        return Effort(3, OBJECTIVES, 4)
-    return Effort(2, OBJECTIVES[:1], 4 if mix.searched else None)
+        return Effort(5, OBJECTIVES[:1], 4)
+    return Effort(5, OBJECTIVES[:1], 2 if mix.searched else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,19 +240,30 @@ def measure(site: Site, mix: Mix, effort: Effort, seed: int) -> tuple[list[Row],
         modes: list[Mode] = [even(len(mix.jobs), resources), Unmanaged(), *oracles.values()]
         modes += [Brokered(resources, objective) for objective in effort.objectives]
         found: dict[str, list[Reached]] = {mode.name: [] for mode in modes}
-        for turn in range(effort.turns):
-            for mode in modes[turn % len(modes) :] + modes[: turn % len(modes)]:
-                found[mode.name].append(tried(host, mode, effort.window_s))
-                say(f"    {mode.name}: {found[mode.name][-1]}")
+        cores = resources.cores + count_other_cores(host, modes[0])
+        with limit_cores(cores, [each.pid for each in host.running]) as is_held:
+            for turn in range(effort.turns):
+                for mode in modes[turn % len(modes) :] + modes[: turn % len(modes)]:
+                    found[mode.name].append(tried(host, mode, effort.window_s))
+                    say(f"    {mode.name}: {found[mode.name][-1]}")
     raw = {
         "mix": asdict(mix),
+        "cores": cores if is_held else None,
         "searched": log,
         "reached": {name: [list(each.rates) for each in turns] for name, turns in found.items()},
     }
-    return rows_of(mix, found, len(log)), raw
+    note = f"all in a group of {cores:.2f} cores" if is_held else "unmanaged has all cores"
+    return rows_of(mix, found, len(log), note), raw
 
 
-def rows_of(mix: Mix, found: dict[str, list[Reached]], tries: int) -> list[Row]:
+def count_other_cores(host: Host, mode: Mode) -> float:
+    """Cores that the jobs use for other things than decoding: to read, to collate, to step."""
+    with mode.over(host):
+        windows = host.windows(SETTLE_S, SETTLE_S)
+    return sum(each.process_cores - each.cores for each in windows)
+
+
+def rows_of(mix: Mix, found: dict[str, list[Reached]], tries: int, held: str) -> list[Row]:
     """Totals by samples and by accelerators, and who has least of an even share."""
     rows: list[Row] = []
     modes = [name for name in found if name.startswith("broker")] + ["unmanaged"]
@@ -268,10 +280,14 @@ def rows_of(mix: Mix, found: dict[str, list[Reached]], tries: int) -> list[Row]:
             target = GAIN if gated and objective == "samples" else None
             note = mix.about if objective == "samples" and mode == modes[0] else ""
             rows.append(at_least(f"{of}, {what} / even", ours, unit, theirs, target, note))
+            if mode != "unmanaged":
+                free = [each.value(objective) for each in found["unmanaged"]]
+                target = OF_UNMANAGED if objective == "samples" else None
+                rows.append(at_least(f"{of}, {what} / unmanaged", ours, unit, free, target, held))
         oracle = mode.replace("broker", "oracle")
         if oracle in found and oracle != mode:
             rows.append(of_oracle(mix, found, mode, oracle, tries))
-        rows.append(worst_row(mix, found, mode, gated))
+        rows.append(worst_row(mix, found, mode))
     return rows
 
 
@@ -291,7 +307,7 @@ def of_oracle(mix: Mix, found: dict[str, list[Reached]], mode: str, oracle: str,
     )
 
 
-def worst_row(mix: Mix, found: dict[str, list[Reached]], mode: str, gated: bool) -> Row:
+def worst_row(mix: Mix, found: dict[str, list[Reached]], mode: str) -> Row:
     """The job that keeps least of what an even split brings it, by medians."""
     ours, theirs = (
         [median(each.rates[job] for each in found[name]) for job in range(len(mix.jobs))]
@@ -302,6 +318,6 @@ def worst_row(mix: Mix, found: dict[str, list[Reached]], mode: str, gated: bool)
     return Row(
         f"{mix.name}: {mode}, worst job / its even share",
         *(ours[worst], "samples/s", theirs[worst], kept[worst]),
-        *((OF_EVEN, kept[worst] >= OF_EVEN) if gated else (None, None)),
+        *((OF_EVEN, kept[worst] >= OF_EVEN) if mode != "unmanaged" else (None, None)),
         note=mix.jobs[worst].name,
     )
