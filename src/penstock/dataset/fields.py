@@ -111,11 +111,16 @@ def describe_row(index: Index, planned: StepPlan, row: int, number: int = 0) -> 
 
 
 def build_fields(
-    index: Index, planned: StepPlan, buffer: Buffer, kept: KeptChunks | None = None
+    index: Index,
+    planned: StepPlan,
+    buffer: Buffer,
+    kept: KeptChunks | None = None,
+    take: Callable[[int], Buffer] | None = None,
 ) -> dict[str, Any]:
     """Build the arrays of a batch: views of the step's buffer, or rows decompressed from it.
 
     kept:  what earlier steps have decoded for this one, if it was planned so.
+    take:  takes memory of a size, for windows.
 
     Raises FormatError for a row that does not have its checksum, where the index has them.
     """
@@ -126,7 +131,7 @@ def build_fields(
             if isinstance(places, FieldRows):
                 fields[field.name] = _view_field(field, places, buffer)
             else:
-                rows = _decompress_field(index, number, planned, places, buffer, kept)
+                rows = _decompress_field(index, number, planned, places, buffer, kept, take)
                 fields[field.name] = _make_ragged(field, *rows) if isinstance(rows, tuple) else rows
         except NestedError as error:
             where = f"{describe_row(index, planned, error.row, number)}: field {field.name!r}"
@@ -308,6 +313,7 @@ def _decompress_field(
     places: FieldChunks,
     buffer: Buffer,
     kept: KeptChunks | None,
+    take: Callable[[int], Buffer] | None,
 ) -> npt.NDArray[Any] | tuple[npt.NDArray[np.uint8], Int]:
     """Decompress a field: an array, or the bytes of rows of varying length, and their bounds.
 
@@ -322,7 +328,7 @@ def _decompress_field(
         if isinstance(layout, JointChunks):
             return _decompress_parts(field, layout, places, buffer, locate)
         assert isinstance(layout, Chunked)
-        decode_of_windows = partial(decode_windows, field, index.layouts, kept=kept)
+        decode_of_windows = partial(decode_windows, field, index.layouts, kept=kept, take=take)
         rows = _decode_rows(
             field, layout, places, buffer, locate, np.arange(len(places.row)), decode_of_windows
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..engine.protocol import Buffer
 from ..engine.threads import ThreadPool
 from ..errors import UsageError
 from ..extent import Int
@@ -129,12 +131,14 @@ def decode_windows(
     chunks: Sequence[codecs.CompressedChunk],
     places: FieldChunks,
     kept: KeptChunks | None,
+    take: Callable[[int], Buffer] | None = None,
 ) -> Array:
     """Decode windows, each chunk once, by as many threads as there are cores.
 
     layouts:  of all fields.
     chunks:   those that were read.
     kept:     memory for what the plan keeps; if there is none, of chunks decoded last.
+    take:     takes memory for the windows, of a size in bytes.
 
     ValueError if a chunk does not hold what its index says; MissingPieceError.
     """
@@ -152,7 +156,11 @@ def decode_windows(
         nonlocal samples
         with lock:
             if samples is None:
-                samples = np.empty((len(windows), *layout.window_shape), field.dtype)
+                shape, dtype = (len(windows), *layout.window_shape), field.dtype
+                if take is None:
+                    samples = np.empty(shape, dtype)
+                else:
+                    samples = take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
             return samples
 
     def gather(chunk: int, decoded: Array, rows: Int | None, wanted: Any) -> None:
@@ -162,19 +170,26 @@ def decode_windows(
     def decode(number: int) -> None:
         compressed = chunks[number]
         wanted = pair[order[edges[number] : edges[number + 1]]]
-        rows = None
+        rows = out = None
         if work is None or compressed.number not in work.keep:
             later = work.cuts.get(compressed.number, ()) if work is not None else ()
-            needs = np.array([use.window for use in later], np.int64)
-            rows = layout.list_rows(compressed.number, np.append(windows[wanted], needs))
+            run = None
+            if len(wanted) == 1 and not later:
+                run = layout.find_run(compressed.number, at[wanted[0]])
+            if run is not None:
+                rows, out = run[0], make_samples()[wanted[0]][run[1]]
+            else:
+                needs = np.array([use.window for use in later], np.int64)
+                rows = layout.list_rows(compressed.number, np.append(windows[wanted], needs))
         owner = (layout.chunks,) if kept is None and rows is None else None
-        compressed = compressed._replace(rows=rows)
+        compressed = compressed._replace(rows=rows, out=out)
         decoded = codecs.decode_chunk(codec.name, codec.options, compressed, owner)
         count = compressed.samples if rows is None else len(rows)
         shape = (count, *layout.find_shape(compressed.number))
         if not isinstance(decoded, np.ndarray) or decoded.shape != shape:
             raise ValueError(f"a chunk is not {shape} of {field.dtype} after decoding")
-        gather(compressed.number, decoded, rows, wanted)
+        if decoded is not out:
+            gather(compressed.number, decoded, rows, wanted)
         if kept is not None and work is not None:
             kept.keep(layouts, work, compressed.number, decoded, rows)
 

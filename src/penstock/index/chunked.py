@@ -136,6 +136,11 @@ class Windowed(Chunked, ABC):
     def list_rows(self, chunk: int, windows: Int) -> Int | None:
         """List the rows of a chunk that windows need; None if all are decoded at once."""
 
+    def find_run(self, chunk: int, place: Int) -> tuple[Int, slice] | None:
+        """Find the rows of a chunk that one window needs, and where it has them, in a row; None if
+        that is not so, or all are decoded at once."""
+        return None
+
     @abstractmethod
     def overlap(
         self, chunk: int, places: Int, rows: Int | None = None

@@ -366,6 +366,12 @@ class Clips(Windowed):
         rows: Int = np.unique(frames[(frames >= first) & (frames < end)]) - first
         return rows
 
+    def find_run(self, chunk: int, place: Int) -> tuple[Int, slice] | None:
+        first, end = self.first[chunk : chunk + 2].tolist()
+        low, high = np.searchsorted(place, (first, end)).tolist()
+        rows = place[low:high] - first
+        return None if (rows[1:] == rows[:-1]).any() else (rows, slice(low, high))
+
     def overlap(
         self, chunk: int, places: Int, rows: Int | None = None
     ) -> Iterator[tuple[Any, Any]]:
@@ -373,7 +379,11 @@ class Clips(Windowed):
         low, high = (places < first).sum(axis=1), (places < end).sum(axis=1)
         for frames, start, stop in zip(places, low.tolist(), high.tolist(), strict=True):
             taken = frames[start:stop] - first
-            yield slice(start, stop), taken if rows is None else np.searchsorted(rows, taken)
+            if rows is not None:
+                taken = np.searchsorted(rows, taken)
+            if len(taken) and (np.diff(taken) == 1).all():  # which copies less
+                taken = slice(int(taken[0]), int(taken[-1]) + 1)
+            yield slice(start, stop), taken
 
     def described(self) -> Description:
         mine = self.cut.described() | {"frame": self.shape}

@@ -22,6 +22,7 @@ from ..dataset.sample import Decode, can_take_views, kept_decoded_bytes, open_sa
 from ..engine.native import Arena
 from ..engine.protocol import Buffer
 from ..errors import CollateError, UsageError
+from ..index.layout import Windowed
 from ..index.table import Index
 from ..meter import Meter, divide_wait
 from ..plan.steps import StepPlan
@@ -236,11 +237,12 @@ class DecodeSource:
                 if decoding.lay_out is not None:
                     rows = decoding.lay_out(index, planned, buffer, memory.take)
                     return lambda _: rows
-                fields = alive.build(planned, buffer)
+                fields = alive.build(planned, buffer, memory.take)
             memory.bytes += sum(
                 _count_bytes(fields[made.name])
-                for field in index.fields
-                if field.codec or field.as_dtype is not None or field.parser or field.text
+                for field, layout in zip(index.fields, index.layouts, strict=True)
+                if (field.codec and not isinstance(layout, Windowed))  # which `take` has counted
+                or (field.as_dtype is not None or field.parser or field.text)
                 for made in field.made
             )
             decode = decoding.decode

@@ -166,11 +166,19 @@ class StepReader:
             return nullcontext()
         return self._kept.turn(planned, lambda: self.closed)
 
-    def build(self, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
-        """Build the fields of a step that is in its buffer."""
+    def build(
+        self,
+        planned: StepPlan,
+        buffer: Buffer,
+        take: Callable[[int], Buffer] | None = None,
+    ) -> dict[str, Any]:
+        """Build the fields of a step that is in its buffer.
+
+        take:  takes memory of a size, for windows.
+        """
         index = self.resources.index
         try:
-            return build_fields(index, planned, buffer, self._kept)
+            return build_fields(index, planned, buffer, self._kept, take)
         except MissingPieceError:
             pass
         if self._again is None:

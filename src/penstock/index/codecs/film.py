@@ -1,9 +1,10 @@
 """Frames out of groups of pictures, by PyAV's decoders on packets: no container is opened.
 
-A decoder is given the packets from a keyframe on, each marked with the row that its frame has, and
-stops when the rows that are needed have come out. Frames shown before the group's first one, which
-refer to the group before it, are decoded as well as may be, and left out. FFmpeg decodes without
-Python's lock, each group by one thread.
+A decoder is given the packets from a keyframe to the last one that is needed, each marked with the
+row that its frame has, and then its end. Of packets that are not needed, it skips those to which no
+others refer. Frames shown before the group's first one, which refer to the group before it, are
+decoded as well as may be, and left out. FFmpeg decodes without Python's lock, each group by one
+thread.
 
 Options: `configs`, a list of the decoder's name and what it is given, in hexadecimal; `frame`, the
 height and width that the frames of the films have, or `size`, to which they are scaled; `layout`,
@@ -38,6 +39,7 @@ class _Decoder:
         self.context.thread_count = 1
         self.context.extradata = config or None
         self.reformatter = av.video.reformatter.VideoReformatter()
+        self.skips = False
 
 
 _idle: list[tuple[str, str, _Decoder]] = []
@@ -88,41 +90,43 @@ def _decode_rows(
     if ends[-1] != len(compressed.data):
         raise ValueError(f"packets of {ends[-1]:,} bytes, in {len(compressed.data):,}")
     places = {row: place for place, row in enumerate(rows.tolist())}
-    packets = zip((ends - sizes).tolist(), ends.tolist(), row_of.tolist(), strict=True)
-    frames: npt.NDArray[np.uint8] | None = None
-    left = len(places)
+    needed = [row in places for row in row_of.tolist()]
+    while needed and not needed[-1]:  # no frame that is needed refers to it
+        needed.pop()
+    packets = zip((ends - sizes).tolist(), ends.tolist(), row_of.tolist(), needed, strict=False)
+    frames = compressed.out
     for packet in [*packets, None]:
+        if not places:
+            break
         for picture in _decode_packet(decoder, compressed.data, packet):
-            place = places.get(picture.pts)
+            place = places.pop(picture.pts, None)
             if place is None:
                 continue
             pixels = _convert(decoder, options, picture)
             if frames is None:
-                size = len(places) * pixels.nbytes
+                size = len(rows) * pixels.nbytes
                 if size > limits.decoded_chunk_bytes_max:
-                    raise ValueError(
-                        f"{len(places):,} frames of {pixels.shape}: give shorter clips"
-                    )
-                frames = np.empty((len(places), *pixels.shape), np.uint8)
+                    raise ValueError(f"{len(rows):,} frames of {pixels.shape}: give shorter clips")
+                frames = np.empty((len(rows), *pixels.shape), np.uint8)
             frames[place] = pixels
-            del places[picture.pts]
-            left -= 1
-        if not left:
-            assert frames is not None
-            return frames
-    raise ValueError(
-        f"frame {min(places)} of the group's {compressed.inside['frames']} is not there"
-    )
+    if places or frames is None:
+        raise ValueError(
+            f"frame {min(places)} of the group's {compressed.inside['frames']} is not there"
+        )
+    return frames
 
 
 def _decode_packet(
-    decoder: _Decoder, data: memoryview, packet: tuple[int, int, int] | None
+    decoder: _Decoder, data: memoryview, packet: tuple[int, int, int, bool] | None
 ) -> list[Any]:
     """Give the decoder a packet, or the end; return the pictures that come out."""
     if packet is None:
         pictures: list[Any] = decoder.context.decode(None)
         return pictures
-    start, end, row = packet
+    start, end, row, is_needed = packet
+    if decoder.skips == is_needed:
+        decoder.skips = not is_needed
+        decoder.context.skip_frame = "DEFAULT" if is_needed else "NONREF"
     given = decoder.av.Packet(data[start:end])
     given.pts = row
     try:

@@ -50,6 +50,7 @@ class CompressedChunk(NamedTuple):
     samples:  number of samples that it must decode to.
     inside:   what its layout knows of it and its codec has to.
     rows:     the rows alone that are needed, for codecs of layouts that say so; None: all.
+    out:      memory into which they may be decoded.
     """
 
     number: int
@@ -58,6 +59,7 @@ class CompressedChunk(NamedTuple):
     samples: int
     inside: Mapping[str, Any] = {}
     rows: npt.NDArray[np.int64] | None = None
+    out: npt.NDArray[Any] | None = None
 
     def pieces(self) -> list[memoryview]:
         """Cut the data into the bytes of each piece."""
