@@ -22,7 +22,7 @@ from ..engine.protocol import Buffer
 from ..errors import FormatError, LimitError, UsageError
 from ..extent import Int
 from ..index import codecs
-from ..index.concat import JointChunks, split_by_part
+from ..index.concat import JointChunks, JointWindows, split_by_part
 from ..index.fields import SUMS_FIELD, Field, Scaling, find_damaged
 from ..index.formats.jsonl import build_line_error
 from ..index.json_fields import JsonFields, LineError
@@ -335,7 +335,7 @@ def _decompress_field(
         return rows if isinstance(rows, np.ndarray) else _join_rows(rows)
     except MemoryError:
         pass  # raised below, where its frames and their memory are gone
-    fields = layout.fields if isinstance(layout, JointChunks) else (field,)
+    fields = layout.fields if isinstance(layout, JointChunks | JointWindows) else (field,)
     used = ", ".join(sorted({field.codec.name for field in fields if field.codec is not None}))
     chunks = f"{len(places.number):,} chunks ({used})"
     raise LimitError(f"{locate(0)}: no memory to decode {chunks}: lower batch_size")
@@ -410,8 +410,8 @@ def _decode_rows(
         )
         for k, chunk in enumerate(places.number)
     ]
+    codec = field.codec
     try:
-        codec = field.codec
         rows: _Rows
         if isinstance(layout, Windowed):
             assert decode_of_windows is not None
@@ -442,7 +442,9 @@ def _decode_rows(
         if isinstance(error, codecs.BrokenChunk):
             pair = int(np.argmax(places.number[places.chunk] == error.chunk))
             where = locate(int(at[pair if places.pair is None else places.pair[pair]]))
-        fault = f"cannot be decoded as {field.codec.name}: {error}"
+            if isinstance(layout, JointWindows):
+                codec = layout.find_codec(error.chunk) or codec
+        fault = f"cannot be decoded as {codec.name}: {error}"
         raise FormatError(f"{where} {fault}: the file is damaged or has changed") from None
 
 

@@ -142,8 +142,7 @@ def decode_windows(
 
     ValueError if a chunk does not hold what its index says; MissingPieceError.
     """
-    codec, work, windows, pair = field.codec, places.work, places.row, places.pair
-    assert codec is not None
+    work, windows, pair = places.work, places.row, places.pair
     assert pair is not None
     at = layout.find_places(windows)
     samples: Array | None = None
@@ -183,6 +182,8 @@ def decode_windows(
                 rows = layout.list_rows(compressed.number, np.append(windows[wanted], needs))
         owner = (layout.chunks,) if kept is None and rows is None else None
         compressed = compressed._replace(rows=rows, out=out)
+        codec = layout.find_codec(compressed.number) or field.codec
+        assert codec is not None
         decoded = codecs.decode_chunk(codec.name, codec.options, compressed, owner)
         count = compressed.samples if rows is None else len(rows)
         shape = (count, *layout.find_shape(compressed.number))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ..extent import Extents, Files, Int
 from .extent_tables import Pieces, RowTable
+from .fields import Codec
 from .windows import Columns, Description, WindowGrid, count_strides
 
 
@@ -105,6 +106,10 @@ class Windowed(Chunked, ABC):
         """Windows of each chunk, about as many in all as there are."""
         cells = self.chunks.count
         return np.full(cells, max(1, self.count // cells), np.int64)
+
+    def find_codec(self, chunk: int) -> Codec | None:
+        """Return the codec of a chunk; None if it is the field's."""
+        return None
 
     @abstractmethod
     def find_shape(self, chunk: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -118,6 +118,100 @@ class JointChunks(Chunked):
         return unit, row
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class JointWindows(Windowed):
+    """Windows of one field and one shape, one dataset after the other; as `JointChunks`."""
+
+    chunks: JointFiles  # type: ignore[assignment]
+    fields: tuple[Field, ...]
+    parts: tuple[Windowed, ...]
+
+    @property
+    def window_shape(self) -> tuple[int, ...]:
+        return self.parts[0].window_shape
+
+    @property
+    def chunk_elements(self) -> int:
+        return max(part.chunk_elements for part in self.parts)
+
+    @property
+    def mean_bytes(self) -> float:
+        return sum(part.mean_bytes * part.count for part in self.parts) / self.count
+
+    def count_neighbours(self, elements: int) -> int:
+        return min(part.count_neighbours(elements) for part in self.parts)
+
+    def _find_part(self, chunk: int) -> tuple[int, int]:
+        """Find the part that a chunk is of, and its number there."""
+        number = int(np.searchsorted(self.chunks.first, chunk, side="right")) - 1
+        return number, chunk - int(self.chunks.first[number])
+
+    def find_codec(self, chunk: int) -> Codec | None:
+        return self.fields[self._find_part(chunk)[0]].codec
+
+    def describe_inside(self, chunk: int) -> Mapping[str, Any]:
+        number, own = self._find_part(chunk)
+        return self.parts[number].describe_inside(own)
+
+    def find_shape(self, chunk: int) -> tuple[int, ...]:
+        number, own = self._find_part(chunk)
+        return self.parts[number].find_shape(own)
+
+    def count_rows(self, chunks: Int) -> Int:
+        counts = np.empty(len(chunks), np.int64)
+        for number, at, own in split_by_part(self.chunks.first, chunks):
+            counts[at] = self.parts[number].count_rows(own)
+        return counts
+
+    def find_places(self, windows: Int) -> Int:
+        """Return the windows: where they are in their part depends on the part."""
+        return windows
+
+    def name_origins(self, windows: Int) -> dict[str, Int]:
+        """Return the dataset of each window, and where it starts there, by what all parts name."""
+        shares = [
+            (at, {"source": np.full(len(at), number), **self.parts[number].name_origins(own)})
+            for number, at, own in split_by_part(self.first, windows) or [(0, windows, windows)]
+        ]
+        at = np.concatenate([rows for rows, _ in shares])
+        names = [name for name in shares[0][1] if all(name in own for _, own in shares)]
+        return {
+            name: np.concatenate([own[name] for _, own in shares])[np.argsort(at)] for name in names
+        }
+
+    def find_pairs(self, samples: Int) -> tuple[Int, Int]:
+        pairs = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+        for number, at, own in split_by_part(self.first, samples):
+            pair, chunk = self.parts[number].find_pairs(own)
+            pairs.append((at[pair], chunk + self.chunks.first[number]))
+        pair, chunk = map(np.concatenate, zip(*pairs, strict=True))
+        order = np.argsort(pair, kind="stable")
+        return pair[order], chunk[order]
+
+    def measure_pieces(self, samples: Int, chunks: Int) -> Int:
+        elements = np.empty(len(samples), np.int64)
+        for number, at, own in split_by_part(self.chunks.first, chunks):
+            windows = samples[at] - self.first[number]
+            elements[at] = self.parts[number].measure_pieces(windows, own)
+        return elements
+
+    def list_rows(self, chunk: int, windows: Int) -> Int | None:
+        number, own = self._find_part(chunk)
+        return self.parts[number].list_rows(own, windows - self.first[number])
+
+    def find_run(self, chunk: int, place: Int) -> tuple[Int, slice] | None:
+        number, own = self._find_part(chunk)
+        (part_place,) = self.parts[number].find_places(place.reshape(1) - self.first[number])
+        return self.parts[number].find_run(own, part_place)
+
+    def overlap(
+        self, chunk: int, places: Int, rows: Int | None = None
+    ) -> Iterator[tuple[Any, Any]]:
+        number, own = self._find_part(chunk)
+        part = self.parts[number]
+        return part.overlap(own, part.find_places(places - self.first[number]), rows)
+
+
 def split_by_part(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int]]:
     """Split samples by part: the part's number, rows in `samples`, and numbers within the part."""
     part = np.searchsorted(first, samples, side="right") - 1
@@ -205,12 +299,14 @@ def join_indexes(indexes: Sequence[Index], has_shapes: bool = True) -> JointInde
         _check_alike(indexes[0], index, number)
     first = np.cumsum([0, *(index.count for index in indexes)], dtype=np.int64)
     first_file = np.cumsum([0, *(len(index.files) for index in indexes)], dtype=np.int64)
+    known: dict[tuple[int, ...], JointFiles] = {}  # so that a target has the chunks of its windows
     joined = [
         _join_field(
             tuple(index.fields[field] for index in indexes),
             tuple(index.layouts[field] for index in indexes),
             first,
             first_file[:-1],
+            known,
         )
         for field in range(len(indexes[0].fields))
     ]
@@ -249,25 +345,35 @@ def join_indexes(indexes: Sequence[Index], has_shapes: bool = True) -> JointInde
 
 
 def _join_field(
-    fields: tuple[Field, ...], layouts: tuple[Layout, ...], first: Int, first_file: Int
-) -> tuple[Field, JointFiles | JointChunks]:
+    fields: tuple[Field, ...],
+    layouts: tuple[Layout, ...],
+    first: Int,
+    first_file: Int,
+    known: dict[tuple[int, ...], JointFiles],
+) -> tuple[Field, JointFiles | JointChunks | JointWindows]:
     """Join one field of all parts. What is compressed, or has several dtypes, is decoded."""
     coded = any(isinstance(layout, Chunked) for layout in layouts)
     if any(field.scaling is not None for field in fields):
         raise UsageError(f"field {fields[0].name!r} is normalised: mix data opened without it")
-    if any(field.made_shape is not None for field in fields) or any(
-        isinstance(layout, Windowed) for layout in layouts
+    windows = tuple(layout for layout in layouts if isinstance(layout, Windowed))
+    alike = len({(field.dtype, field.as_dtype, field.shape) for field in fields}) == 1
+    if any(field.made_shape is not None for field in fields) or (
+        windows and not (alike and len(windows) == len(layouts))
     ):
-        what = f"field {fields[0].name!r} is windows that are decoded or padded, not mixed yet"
-        raise UsageError(f"{what}: give each its own loader, or whole windows of plain arrays")
+        what = f"field {fields[0].name!r} is windows that are padded, or decoded in one part only"
+        remedy = "give each its own loader, or windows of one shape and dtype, none of them padded"
+        raise UsageError(f"{what}, not mixed yet: {remedy}")
     if not coded and len({field.dtype for field in fields}) == 1:
         return fields[0], JointFiles(layouts, first, first_file)
     units = tuple(layout.chunks if isinstance(layout, Chunked) else layout for layout in layouts)
     first_unit = np.cumsum([0, *(unit.count for unit in units)], dtype=np.int64)
     field = replace(fields[0], codec=Codec("mixture"))
+    chunks = known.setdefault(tuple(map(id, units)), JointFiles(units, first_unit, first_file))
+    if windows:
+        return field, JointWindows(first, chunks, fields, windows)
     if not field.levels:  # whose bytes are more than values
         field = replace(field, dtype=field.as_dtype or field.dtype, as_dtype=None)
-    return field, JointChunks(first, JointFiles(units, first_unit, first_file), fields, layouts)
+    return field, JointChunks(first, chunks, fields, layouts)
 
 
 def rename_fields(index: Index, names: Mapping[str, str | None]) -> Index:
