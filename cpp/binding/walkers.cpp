@@ -1,4 +1,4 @@
-// The walkers of JSONL, TFRecord, RecordIO and tar.
+// The walkers of JSONL, TFRecord, RecordIO, tar and MP4.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +8,7 @@
 
 #include "binding/arrays.hpp"
 #include "index/walk_jsonl.hpp"
+#include "index/walk_mp4.hpp"
 #include "index/walk_recordio.hpp"
 #include "index/walk_tar.hpp"
 #include "index/walk_tfrecord.hpp"
@@ -108,6 +109,31 @@ WalkResult walk_tar(int file, const std::optional<ReadFunction>& read, std::uint
   return make_result(columns, result.parse_error);
 }
 
+WalkResult walk_mp4(int file, const std::optional<ReadFunction>& read, std::uint64_t size,
+                    bool one_group) {
+  auto result = walk_file(file, read, size,
+                          [&](Source& source, bool) { return mp4::walk(source, one_group); });
+  nb::dict columns;
+  columns["codec"] = nb::str(result.codec.data(), result.codec.size());
+  columns["config"] = nb::bytes(result.config.data(), result.config.size());
+  columns["width"] = result.width;
+  columns["height"] = result.height;
+  columns["turns"] = result.turns;
+  columns["scale"] = result.scale;
+  columns["end"] = result.end;
+  columns["size"] = make_array<std::uint32_t>(std::move(result.size));
+  columns["shift"] = make_array<std::int16_t>(std::move(result.shift));
+  columns["frames"] = make_array<std::int64_t>(std::move(result.frames));
+  columns["first_packet"] = make_array<std::int64_t>(std::move(result.first_packet));
+  columns["last_packet"] = make_array<std::int64_t>(std::move(result.last_packet));
+  columns["place"] = make_array<std::int64_t>(std::move(result.place));
+  columns["pieces"] = make_array<std::int64_t>(std::move(result.pieces));
+  columns["offset"] = make_array<std::int64_t>(std::move(result.offset));
+  columns["length"] = make_array<std::int64_t>(std::move(result.length));
+  columns["times"] = make_array<std::int64_t>(std::move(result.times));
+  return make_result(columns, result.parse_error);
+}
+
 }  // namespace
 
 void bind_walkers(nb::module_& m) {
@@ -124,6 +150,9 @@ void bind_walkers(nb::module_& m) {
         nb::arg("ignore_zeros") = false, nb::arg("end_required") = true,
         nb::arg("duplicates") = false, nb::arg("label").none() = nb::none(), nb::arg("start") = 0,
         "Find the members of a tar archive and their samples: (columns, None or (offset, message)).");
+  m.def("walk_mp4", &walk_mp4, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
+        nb::arg("one_group") = false,
+        "Find the frames of an MP4 file's video track: (columns, None or (offset, message)).");
 }
 
 }  // namespace penstock::binding

@@ -9,6 +9,10 @@ namespace penstock::limits {
 inline constexpr std::uint64_t order_count_max = std::uint64_t{1} << 62;
 inline constexpr std::uint64_t selection_count_max = std::uint64_t{1} << 40;
 inline constexpr std::size_t header_bytes_max = 1u << 20;
+inline constexpr std::uint64_t image_pixels_max = 89478485;
+inline constexpr std::uint64_t film_frames_max = 1u << 22;
+inline constexpr std::uint64_t film_header_bytes_max = 128u << 20;
+inline constexpr std::uint32_t film_boxes_max = 1u << 18;
 inline constexpr std::size_t run_bytes_max = 4u << 20;
 inline constexpr std::size_t run_extents_max = 256;
 inline constexpr std::size_t threads_max = 256;

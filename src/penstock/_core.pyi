@@ -682,6 +682,13 @@ def walk_tar(
     Find the members of a tar archive and their samples: (columns, None or (offset, message)).
     """
 
+def walk_mp4(
+    file: int, read: Callable[[int, int], bytes] | None, size: int, one_group: bool = False
+) -> tuple[dict[str, Any], tuple[int, str] | None]:
+    """
+    Find the frames of an MP4 file's video track: (columns, None or (offset, message)).
+    """
+
 def merge_extents(
     file: Annotated[
         NDArray[numpy.uint32], dict(shape=(None,), order="C", device="cpu", writable=False)

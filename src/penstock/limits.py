@@ -125,8 +125,8 @@ header_bytes_max = 1 * MIB
 
 film_frames_max = 1 << 22
 """Most frames of a film: 38 hours at 30 a second."""
-film_table_bytes_max = 8 * film_frames_max
-"""Largest table in the header of a film: times have 8 bytes a frame."""
+film_header_bytes_max = 128 * MIB
+"""Longest header of a film, of all tracks: a frame has some 8 to 20 bytes there."""
 film_boxes_max = 1 << 18
 """Most boxes of a film: a fragment has some eight."""
 

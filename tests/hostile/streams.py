@@ -1,6 +1,6 @@
 """Hostile tar, TFRecord, JSONL, RecordIO and LMDB files: each is refused at a byte for a reason.
 
-`python -m tests.hostile.streams FOLDER` writes them out, as seeds for the fuzz targets.
+`python -m tests.hostile.streams FOLDER` writes them out, with films, as seeds for the fuzz targets.
 """
 
 from __future__ import annotations
@@ -291,8 +291,17 @@ def environments() -> Iterator[Case]:
                 yield Case("lmdb", f"{name} {version} {page_bytes}", bytes(made.data), 0, "")
 
 
+def films(folder: Path) -> Iterator[Case]:
+    """Short films of the kinds whose headers differ."""
+    from tests.index.formats.films import KINDS, write_film  # loads PyAV
+
+    for kind in ("closed", "open", "fragments", "dash", "faststart", "mov", "variable", "mpeg4"):
+        film = write_film(folder / "film", 8, **KINDS[kind])
+        yield Case("mp4", kind, film.path.read_bytes(), 0, "")
+
+
 if __name__ == "__main__":
-    for one in [*cases(), *environments()]:
+    for one in [*cases(), *environments(), *films(Path(sys.argv[1]))]:
         folder = Path(sys.argv[1]) / one.container
         folder.mkdir(parents=True, exist_ok=True)
         # The first byte chooses the target's options.

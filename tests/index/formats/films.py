@@ -23,6 +23,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "closed": {"options": CLOSED},
     "open": {"options": OPEN},
     "fragments": {"options": OPEN, "muxer": {"movflags": "frag_keyframe+empty_moov"}},
+    "tables and fragments": {"options": CLOSED, "muxer": {"movflags": "frag_keyframe"}},
     "dash": {
         "options": CLOSED,
         "muxer": {"movflags": "frag_every_frame+default_base_moof+delay_moov"},

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import av
 import numpy as np
 import pytest
 
@@ -142,8 +143,6 @@ def test_folders_give_labels(tmp_path: Path) -> None:
 
 def test_frames_are_scaled_and_laid_out(tmp_path: Path) -> None:
     """Films of several sizes are scaled to one, as FFmpeg does; channels may come first."""
-    import av
-
     write_film(tmp_path / "a", 9)
     write_film(tmp_path / "b", 9, size=(64, 96))
     with pytest.raises(UsageError, match=r"b\.mp4 has frames of 96 x 64, others of 64 x 48"):
@@ -175,6 +174,30 @@ def test_edit_lists(kind: str, tmp_path: Path) -> None:
         data = penstock.open(film.path, clips={"frames": 1, "stride": 3}, index="memory")
         for number in range(len(data)):
             assert np.array_equal(data[number]["frames"][0], shown.frames[3 * number])
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_frames_are_turned_upright(turns: int, tmp_path: Path) -> None:
+    """Frames of a film that was taken upright or upside down are shown as players show them."""
+    cosine, sine = ((1, 0), (0, 1), (-1, 0), (0, -1))[turns]
+    film = write_film(tmp_path / "film", 13)
+    whole = bytearray(film.path.read_bytes())
+    matrix = (cosine << 16, sine << 16, 0, -sine << 16, cosine << 16, 0)
+    struct.pack_into(">6i", whole, find_box(whole, b"tkhd") + 40, *matrix)
+    film.path.write_bytes(whole)
+    with av.open(str(film.path)) as opened:
+        assert next(opened.decode(video=0)).rotation % 360 == -90 * turns % 360
+    sample = penstock.open(film.path, index="memory")[0]
+    assert np.array_equal(sample["frames"], np.rot90(film.frames, -turns, (1, 2)))
+    data = penstock.open(film.path, clips={"frames": 4, "layout": "chw"}, index="memory")
+    assert data.fields[0].shape == ((4, 3, 64, 48) if turns % 2 else (4, 3, 48, 64))
+    assert np.array_equal(data[1]["frames"], sample["frames"][4:8].transpose(0, 3, 1, 2))
+    clips = {"frames": 4, "size": (32, 40)}
+    scaled = penstock.open(film.path, clips=clips, index="memory")[0]["frames"][0]
+    size = {"height": 40, "width": 32} if turns % 2 else {"height": 32, "width": 40}
+    with av.open(str(film.path)) as opened:
+        frame = next(opened.decode(video=0)).to_ndarray(format="rgb24", **size)
+    assert np.array_equal(scaled, np.rot90(frame, -turns))
 
 
 def test_decoders_wait_for_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,8 +269,8 @@ def find_box(data: bytes, kind: bytes) -> int:
         (b"stco", 8, (1 << 32) - 1, r"'stco': frames at byte 4,294,967,295, beyond the end"),
         (b"stco", 8, 9999, r"frame \d+ of 50 has \d+ bytes at byte [\d,]+, and the file has"),
         (b"mdhd", 12, 0, r"'mdhd': a second of 0 ticks"),
-        (b"moov", -8, 1 << 20, r"a box b'moov' of 1,048,576 bytes, and [\d,]+ are left"),
-        (b"hdlr", 8, int.from_bytes(b"soun", "big"), r"tracks of soun, and none of video"),
+        (b"moov", -8, 1 << 20, r"a box 'moov' of 1,048,576 bytes, and [\d,]+ are left"),
+        (b"hdlr", 8, int.from_bytes(b"soun", "big"), r"tracks of 'soun', and none of video"),
         (b"stsd", 12, int.from_bytes(b"dvh9", "big"), r"frames are encoded as 'dvh9'"),
         (b"elst", 12, 1 << 30, r"its edit list shows none of the frames"),
         (b"trak", -4, int.from_bytes(b"free", "big"), r"no tracks, and none of video"),
@@ -268,7 +291,7 @@ def test_tables_that_lie(kind: bytes, at: int, value: int, says: str, tmp_path: 
 @pytest.mark.parametrize(
     ("kind", "at", "value", "says"),
     [
-        (b"tfhd", 8, 1 << 63, r"'trun': frames at byte [\d,]+, outside the file"),
+        (b"tfhd", 8, 1 << 63, r"'tfhd': frames at byte [\d,]+, outside the file"),
         (b"tfdt", 4, 1 << 62, r"'tfdt': a fragment at tick 4,611,686,018,427,387,904"),
         (b"trun", 0, 0x400 << 32 | 1 << 31, r"'trun': 2,147,483,648 frames of"),
         (b"trun", 0, 0xF01 << 32 | 1 << 31, r"'trun': a table of 2,147,483,648 entries"),

@@ -6,9 +6,9 @@ others refer. Frames shown before the group's first one, which refer to the grou
 decoded as well as may be, and left out. FFmpeg decodes without Python's lock, each group by one
 thread.
 
-Options: `configs`, a list of the decoder's name and what it is given, in hexadecimal; `frame`, the
-height and width that the frames of the films have, or `size`, to which they are scaled; `layout`,
-"hwc" or "chw"; `whole`, for films as one sample.
+Options: `configs`, a list of the decoder's name, what it is given, in hexadecimal, and the quarter
+turns clockwise that show a frame upright; `frame`, the height and width of upright frames, or
+`size`, to which they are scaled; `layout`, "hwc" or "chw"; `whole`, for films as one sample.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ def _give_back(name: str, config: str, decoder: _Decoder) -> None:
 def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode the rows of a group that are needed, uint8; or a film, as the bytes of all frames."""
     inside = compressed.inside
-    name, config = options["configs"][inside["config"]]
+    name, config, turns = options["configs"][inside["config"]]
     rows = np.arange(inside["frames"]) if compressed.rows is None else compressed.rows
     decoder = _take_decoder(name, config)
     try:
-        frames = _decode_rows(decoder, options, compressed, rows)
+        frames = _decode_rows(decoder, options, compressed, rows, turns)
     except decoder.av.FFmpegError as error:
         raise ValueError(f"FFmpeg's {name} decoder says {error}") from None
     _give_back(name, config, decoder)
@@ -82,7 +82,11 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
 
 
 def _decode_rows(
-    decoder: _Decoder, options: Mapping[str, Any], compressed: CompressedChunk, rows: Any
+    decoder: _Decoder,
+    options: Mapping[str, Any],
+    compressed: CompressedChunk,
+    rows: Any,
+    turns: int,
 ) -> npt.NDArray[np.uint8]:
     """Decode these rows, ascending. They are allocated when the first frame has its size."""
     sizes, row_of = compressed.inside["sizes"], compressed.inside["rows"]
@@ -102,7 +106,7 @@ def _decode_rows(
             place = places.pop(picture.pts, None)
             if place is None:
                 continue
-            pixels = _convert(decoder, options, picture)
+            pixels = _convert(decoder, options, picture, turns)
             if frames is None:
                 size = len(rows) * pixels.nbytes
                 if size > limits.decoded_chunk_bytes_max:
@@ -138,9 +142,13 @@ def _decode_packet(
     return pictures
 
 
-def _convert(decoder: _Decoder, options: Mapping[str, Any], picture: Any) -> npt.NDArray[np.uint8]:
-    """Convert a picture to RGB, in the size that is asked for."""
+def _convert(
+    decoder: _Decoder, options: Mapping[str, Any], picture: Any, turns: int
+) -> npt.NDArray[np.uint8]:
+    """Convert a picture to RGB, in the size that is asked for, and turn it upright."""
     height, width = options.get("size") or options["frame"]
+    if turns % 2:
+        height, width = width, height
     if "size" not in options and (picture.height, picture.width) != (height, width):
         what = f"a frame of {picture.width} x {picture.height}"
         raise ValueError(f"{what}, and the film's header says {width} x {height}")
@@ -150,4 +158,5 @@ def _convert(decoder: _Decoder, options: Mapping[str, Any], picture: Any) -> npt
     plane = picture.planes[0]
     lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
     pixels = lines[:height, : 3 * width].reshape(height, width, 3)
+    pixels = np.rot90(pixels, -turns) if turns else pixels
     return pixels.transpose(2, 0, 1) if options.get("layout") == "chw" else pixels

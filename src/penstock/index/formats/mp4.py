@@ -215,20 +215,21 @@ def join_films(
     asked:  `size` and `layout`.
     first_file:  number of the first film's file in the index.
     """
-    shape = films[0].height, films[0].width
+    shape = films[0].shape
     how: dict[str, Any] = {key: asked[key] for key in ("size", "layout") if key in asked}
     if "size" in asked:
         shape = asked["size"][0], asked["size"][1]
     else:
         how["frame"] = list(shape)
         for number, film in enumerate(films):
-            if (film.height, film.width) != shape:
-                what = f"{files.path(number)} has frames of {film.width} x {film.height}"
+            if film.shape != shape:
+                what = f"{files.path(number)} has frames of {film.shape[1]} x {film.shape[0]}"
                 others = f"others of {shape[1]} x {shape[0]}"
                 raise UsageError(f"{what}, {others}: give a size=(height, width)")
-    kinds = sorted({(film.codec, film.config.hex()) for film in films})
+    told = [(film.codec, film.config.hex(), film.turns) for film in films]
+    kinds = sorted(set(told))
     numbers = {kind: number for number, kind in enumerate(kinds)}
-    config = np.array([numbers[film.codec, film.config.hex()] for film in films], np.uint32)
+    config = np.array([numbers[kind] for kind in told], np.uint32)
     config = np.repeat(config, [len(film.frames) for film in films])
     how["configs"] = [list(kind) for kind in kinds]
     return JointFilms(
