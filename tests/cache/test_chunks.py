@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import UsageError
 from tests.cache.test_cache import Gathering, expected, global_batches, run, total
+from tests.index.formats.films import OPEN, write_film
 from tests.loader import test_clips
 from tests.slices import fraction
 
@@ -59,7 +60,18 @@ def mix_formats(folder: Path, array: Array) -> penstock.Dataset:
     return penstock.mix([(zarrs, 1), (files, 2)], rename=[{zarrs.fields[0].name: "data"}, None])
 
 
-KINDS = {one.__name__: one for one in (write_zarr, write_hdf5, write_parquet, mix_formats)}
+def mix_clips(folder: Path, _: Array) -> penstock.Dataset:
+    parts = []
+    for name, codec, options in (("a", "libx264", OPEN), ("b", "mpeg4", {"g": "12", "bf": "2"})):
+        write_film(folder / name / "film", 40, codec, options, seed=len(parts))
+        clips = {"seconds": 0.5, "fps": 8, "stride": 0.1, "short": "pad"}
+        parts.append(penstock.open(folder / name, clips=clips, index="memory"))
+    return penstock.mix([(part, 1) for part in parts])
+
+
+KINDS = {
+    one.__name__: one for one in (write_zarr, write_hdf5, write_parquet, mix_formats, mix_clips)
+}
 
 
 @pytest.fixture(scope="module")
@@ -90,14 +102,18 @@ def check_against(samples: list[Any]) -> Callable[[penstock.Batch], None]:
     cache_block_bytes=st.sampled_from([None, 1, 400]),
     assignment=st.sampled_from(["local", "strided"]),
     disk_bytes=st.sampled_from([0, 1 << 20]),
+    shuffle=st.sampled_from(["exact", "blocked"]),
+    decoded_bytes=st.sampled_from([0, 30_000]),
 )
 def test_any_chunks_come_as_they_do_without_a_cache(
-    made, kind, hosts, ram_bytes, cache_block_bytes, assignment, disk_bytes
+    made, kind, hosts, ram_bytes, cache_block_bytes, assignment, disk_bytes, shuffle, decoded_bytes
 ):
     """All samples, field by field, from memory, disk and other hosts. Where hosts can keep the
     data, chunks are read once."""
     data, samples = made[kind]
-    options = {"global_batch_size": 12, "seed": 3, "budget": penstock.Budget(decoded_bytes=0)}
+    budget = penstock.Budget(decoded_bytes=decoded_bytes)
+    how = {"shuffle": shuffle, "block": 5, "group": 4}
+    options = {"global_batch_size": 12, "seed": 3, "budget": budget, **how}
     with tempfile.TemporaryDirectory() as folder:
         told = run(
             data,
