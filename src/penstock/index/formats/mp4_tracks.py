@@ -27,7 +27,8 @@ class FilmTrack(NamedTuple):
     """The video track of one file. Packets and places are counted from the file's first on.
 
     codec, config:  the name of the decoder, and what it is given first.
-    turns:    quarter turns clockwise to show a frame, of `width` and `height`, upright.
+    turns:    quarter turns clockwise to show a frame, of `width` and `height`, upright; none
+              of a mirror.
     size:     uint32 (packets,), bytes of each.
     shift:    int16 (packets,), place in the sequence shown less the packet's number; None: all 0.
     frames:   int64 (groups,), frames of each group.
