@@ -27,6 +27,7 @@ from .chunked import Windowed as Windowed
 from .chunked import Windows as Windows
 from .clips import Clips as Clips
 from .clips import Films as Films
+from .clips import Packets
 from .extent_tables import PIECES
 from .extent_tables import Fixed as Fixed
 from .extent_tables import Pieces as Pieces
@@ -69,7 +70,9 @@ def rebuild_layout(
         if own is not None:
             in_files = get(f"{prefix}.in_files", np.int64).reshape(own.shape.shape)
         made = Windows(first, chunks, WindowGrid.rebuild(windows, own), chunk, in_files)
-        return SoundWindows.rebuild(prefix, sections, made) if described.get("sound") else made
+        if described.get("sound"):
+            return SoundWindows.make(made, Packets.rebuild(prefix, sections))
+        return made
     if (boxes := described.get("boxes")) is not None:
         first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
         return Boxes(WindowGrid.rebuild(boxes, own), first, base, int(described["itemsize"]))

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy.typing as npt
-
 from ..extent import Files
 from .chunked import Windows
 from .clips import Packets
@@ -41,12 +39,10 @@ class SoundWindows(Windows):
         return Windows.sections(self, prefix, files) | self.packets.sections(prefix)
 
     @classmethod
-    def rebuild(
-        cls, prefix: str, sections: Mapping[str, npt.NDArray[Any]], windows: Windows
-    ) -> SoundWindows:
-        """Rebuild the layout around what it has as any windows."""
+    def make(cls, windows: Windows, packets: Packets) -> SoundWindows:
+        """Make the layout of what it has as any windows, and its packets."""
         parts = windows.first, windows.chunks, windows.grid, windows.chunk, windows.in_files
-        return cls(*parts, packets=Packets.rebuild(prefix, sections))
+        return cls(*parts, packets=packets)
 
     def flaw(self, files: Files) -> str | None:
         if self.grid.files is None or len(self.grid.shape) != 3:

@@ -12,10 +12,8 @@ files as one sample.
 
 from __future__ import annotations
 
-import itertools
-import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,99 +60,106 @@ def _give_back(kind: tuple[Any, ...], context: Any) -> None:
 
 def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode a run of samples, (1, samples, channels); or a file, as the bytes of all of them."""
-    inside, channels = compressed.inside, options["channels"]
+    inside, channels, dtype = compressed.inside, options["channels"], np.dtype(options["dtype"])
     name, config, packing = options["configs"][inside["config"]]
     kind = (name, config, channels, options["rate"])
-    wanted, at = inside["frames"], -inside["place"]
+    first, wanted = inside["place"], inside["frames"]
     room = inside.get("room", wanted)
     if room * channels * 8 > limits.decoded_chunk_bytes_max:
         raise ValueError(f"{room:,} samples of {channels} channels: give shorter clips")
-    sound = np.zeros((1, room, channels), options["dtype"])
     context = _take_decoder(kind)
     import av
 
     try:
-        for samples in _decode_packets(av, context, packing, compressed):
-            if samples.shape[1] != channels:
-                raise ValueError(f"{samples.shape[1]} channels, and the header says {channels}")
-            low, high = max(at, 0), min(at + len(samples), wanted)
-            if low < high:
-                sound[0, low:high] = _convert(samples[low - at : high - at], sound.dtype)
-            at += len(samples)
-            if at >= wanted:
-                break
+        how = _decode_pages if packing else _decode_run
+        frames = how(av, context, compressed, first + wanted, packing)
     except av.FFmpegError as error:
         raise ValueError(f"FFmpeg's {name} decoder says {error.strerror}") from None
-    if at < wanted:
-        raise ValueError(f"{wanted - at:,} samples of {wanted:,} are missing")
+    samples = _join_frames(frames)[first : first + wanted]
+    if samples.shape != (wanted, channels):
+        raise ValueError(f"samples are {samples.shape}, not {(wanted, channels)}")
     _give_back(kind, context)
-    return [sound.reshape(-1).view(np.uint8).data] if options.get("whole") else sound
-
-
-def _convert(samples: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Convert samples, where files of several types are read as floats."""
-    if samples.dtype == dtype:
-        return samples
-    if dtype.kind != "f":
-        raise ValueError(f"the decoder gives {samples.dtype}, and {dtype} was announced")
-    if samples.dtype.kind == "f":
-        return samples.astype(dtype)
-    full = 1 << (8 * samples.itemsize - 1)
-    shift = full if samples.dtype.kind == "u" else 0
-    return ((samples.astype(np.float64) - shift) / full).astype(dtype)
-
-
-def _decode_packets(
-    av: Any, context: Any, packing: str, compressed: CompressedChunk
-) -> Iterator[npt.NDArray[Any]]:
-    """Yield what comes out of a chunk's packets that counts, as (samples, channels) each.
-
-    ValueError unless each packet gives one piece, or a page as many samples as it says.
-    """
-    data, sizes = compressed.data, compressed.inside["sizes"]
-    edges = [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
-    if edges[-1] != len(data):
-        raise ValueError(f"packets of {edges[-1]:,} bytes, in {len(data):,}")
-    if not packing:
-        # FFmpeg takes several frames of FLAC or MP3 as one packet: fewer calls.
-        for first in range(0, len(sizes), _PACKETS_AT_ONCE):
-            last = min(first + _PACKETS_AT_ONCE, len(sizes))
-            frames = context.decode(av.Packet(data[edges[first] : edges[last]]))
-            if len(frames) != last - first:
-                raise ValueError(f"{last - first} packets give {len(frames)} pieces of sound")
-            yield from map(_view_frame, frames)
-        return
-    base = None if packing == "primed" else 0
-    part, come = b"", 0
-    for start, end in itertools.pairwise(edges):
-        packets, part = split_page(bytes(data[start:end]), part)
-        granule, is_last = struct.unpack_from("<q", data, start + 6)[0], data[start + 5] & 4
-        if base is None:
-            context.decode(av.Packet(packets[-1]))
-            base = granule
-            continue
-        for packet in packets:
-            for frame in context.decode(av.Packet(packet)):
-                samples = _view_frame(frame)
-                come += len(samples)
-                yield samples
-        if packets and not (come >= granule - base if is_last else come == granule - base):
-            what = f"packets give {come:,} samples up to a page's end"
-            raise ValueError(f"{what}, where it says {granule - base:,}")
+    samples = _convert(samples, dtype)
+    if options.get("whole"):
+        return [np.ascontiguousarray(samples).reshape(-1).view(np.uint8).data]
+    if room > wanted:
+        samples = np.concatenate([samples, np.zeros((room - wanted, channels), dtype)])
+    return samples[None]
 
 
 _TYPES = {"u8": "u1", "s16": "i2", "s32": "i4", "flt": "f4", "dbl": "f8"}
 """Numpy's name of FFmpeg's types of samples."""
 
 
-def _view_frame(frame: Any) -> npt.NDArray[Any]:
-    """View what a decoder gave as (samples, channels); `to_ndarray` takes as long as decoding."""
-    name, planes, count = frame.format.name, frame.planes, frame.samples
-    dtype = _TYPES[name.removesuffix("p")]
-    if len(planes) > 1:
-        return np.stack([np.frombuffer(plane, dtype, count) for plane in planes], 1)
-    channels = frame.layout.nb_channels
-    return np.frombuffer(planes[0], dtype, count * channels).reshape(count, channels)
+def _join_frames(frames: Sequence[Any]) -> npt.NDArray[Any]:
+    """Join what a decoder gave, (samples, channels); `to_ndarray` takes as long as decoding."""
+    if not frames:
+        raise ValueError("no sound comes out of it")
+    dtype = np.dtype(_TYPES[frames[0].format.name.removesuffix("p")])
+    each = 1 if frames[0].format.is_planar else frames[0].layout.nb_channels
+    sizes = [frame.samples * each * dtype.itemsize for frame in frames]
+    columns = [
+        b"".join([memoryview(plane)[:size] for plane, size in zip(planes, sizes, strict=True)])
+        for planes in zip(*(frame.planes for frame in frames), strict=True)
+    ]
+    arrays = [np.frombuffer(column, dtype).reshape(-1, each) for column in columns]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, 1)
+
+
+def _convert(samples: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Convert samples to floats, where files of several types are read so."""
+    if samples.dtype == dtype:
+        return samples
+    if dtype.kind != "f":
+        raise ValueError(f"the decoder gives {samples.dtype}, and {dtype} was announced")
+    full = 1 << (8 * samples.itemsize - 1) if samples.dtype.kind != "f" else 1
+    shift = full if samples.dtype.kind == "u" else 0
+    return ((samples.astype(np.float64) - shift) / full).astype(dtype)
+
+
+def _decode_run(
+    av: Any, context: Any, compressed: CompressedChunk, wanted: int, packing: str
+) -> list[Any]:
+    """Decode packets that are back to back, of which FFmpeg takes several as one; ValueError unless
+    each gives a piece of sound."""
+    data, sizes = compressed.data, compressed.inside["sizes"]
+    edges = [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
+    frames: list[Any] = []
+    for first in range(0, len(sizes), _PACKETS_AT_ONCE):
+        last = min(first + _PACKETS_AT_ONCE, len(sizes))
+        frames += context.decode(av.Packet(data[edges[first] : edges[last]]))
+        if len(frames) != last:
+            raise ValueError(f"{last} packets give {len(frames)} pieces of sound")
+    return frames
+
+
+def _decode_pages(
+    av: Any, context: Any, compressed: CompressedChunk, wanted: int, packing: str
+) -> list[Any]:
+    """Decode pages of Ogg up to the samples that are wanted; ValueError unless the packets of a
+    page give as many as it says."""
+    base = None if packing == "primed" else 0
+    frames: list[Any] = []
+    part, come, start = b"", 0, 0
+    for size in compressed.inside["sizes"].tolist():
+        page = bytes(compressed.data[start : start + size])
+        packets, part = split_page(page, part)
+        start += size
+        told = int.from_bytes(page[6:14], "little", signed=True)
+        if base is None:
+            context.decode(av.Packet(packets[-1]))
+            base = told
+            continue
+        for packet in packets:
+            given = context.decode(av.Packet(packet))
+            frames += given
+            come += sum(frame.samples for frame in given)
+            if come >= wanted:
+                return frames
+        if packets and come != told - base:
+            what = f"packets give {come:,} samples up to a page's end"
+            raise ValueError(f"{what}, where it says {told - base:,}")
+    return frames
 
 
 def split_page(page: bytes, part: bytes) -> tuple[list[bytes], bytes]:

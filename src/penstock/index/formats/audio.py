@@ -185,8 +185,7 @@ def _index_clips(
     grid = layout.grid
     assert grid.files is not None
     if isinstance(layout, Windows) and packets is not None:
-        of_windows = layout.first, layout.chunks, grid, layout.chunk, layout.in_files
-        layout = SoundWindows(*of_windows, packets=packets)
+        layout = SoundWindows.make(layout, packets)
     attributes = (
         SoundTimes.make("time", np.float64, grid, rate),
         SoundTimes.make("rate", np.int64, grid, rate),
