@@ -26,6 +26,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -129,10 +130,14 @@ def list_clips(data: Any, numbers: Sequence[int], base: str) -> list[list[Any]]:
 # -- who reads -------------------------------------------------------------------------------------
 
 
-class Pass(NamedTuple):
-    """Seconds that a loader took, the numbers of its clips, and sums of their frames if asked."""
+Taken = tuple[float, float]
+"""Seconds by the clock, and of processors."""
 
-    seconds: float
+
+class Pass(NamedTuple):
+    """What a loader took, the numbers of its clips, and sums of their frames if asked."""
+
+    taken: Taken
     numbers: list[int]
     sums: list[int]
 
@@ -141,13 +146,14 @@ def run_loader(data: Any, seed: int, sums: bool = False, **options: Any) -> Pass
     """One epoch of a new loader: nothing is read or decoded for a later one."""
     numbers: list[int] = []
     found: list[int] = []
-    began = time.perf_counter()
+    began = time.perf_counter(), time.process_time()
     with penstock.Loader(data, options.pop("batch", 16), seed=seed, **options) as loader:
         for got in loader:
             numbers += got.ids.tolist()
             if sums:
                 found += [zlib.crc32(np.ascontiguousarray(clip)) for clip in got["frames"]]
-        return Pass(time.perf_counter() - began, numbers, found)
+        taken = time.perf_counter() - began[0], time.process_time() - began[1]
+        return Pass(taken, numbers, found)
 
 
 class Rival:
@@ -184,6 +190,10 @@ class Rival:
         except BrokenPipeError:
             return {"failed": "it ended"}
         return self._read()
+
+    def time(self, clips: Sequence[Any]) -> Taken:
+        answer = self.run(clips)
+        return answer["seconds"], answer["cpu"]
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -225,13 +235,13 @@ class Floor:
         packets_sum = self.run("skip sum")[1]
         assert self.run("plain sum")[1] == packets_sum == sum_pieces(data, numbers), "other frames"
 
-    def run(self, how: str) -> tuple[float, int]:
-        """Seconds of all clips; "plain", or with "skip" by the rule that the loader has."""
+    def run(self, how: str) -> tuple[Taken, int]:
+        """Time for all clips; "plain", or with "skip" by the rule that the loader has."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(how, file=self._process.stdin, flush=True)
-        nanoseconds, found = map(int, self._process.stdout.readline().split())
-        return nanoseconds * 1e-9, found
+        clock_ns, cpu_ns, found = map(int, self._process.stdout.readline().split())
+        return (clock_ns * 1e-9, cpu_ns * 1e-9), found
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -308,16 +318,21 @@ class Bench(NamedTuple):
     def race(
         self,
         name: str,
-        ours: Callable[[], float],
-        theirs: Callable[[], float],
+        ours: Callable[[], Taken],
+        theirs: Callable[[], Taken],
         count: int,
         target: float | None,
         note: str = "",
     ) -> None:
-        pairs = take_turns(ours, theirs, self.rounds)
-        row = make_row(name, pairs, count, "clips/s", target, self.seed, note)
+        """Add the row of these turns by the clock, and processor time a clip beside it, which other
+        work on the machine changes less."""
+        pairs: Any = take_turns(ours, theirs, self.rounds)  # type: ignore[arg-type]
+        clock = [[ours[0], theirs[0]] for ours, theirs in pairs]
+        row = make_row(name, clock, count, "clips/s", target, self.seed, note)
+        cpu = [1e6 * median(pair[side][1] for pair in pairs) / count for side in (0, 1)]
+        row = replace(row, cpu_us_per_sample=cpu[0], floor_cpu_us_per_sample=cpu[1])
         self.record.rows.append(row)
-        self.record.raw[name] = {"seconds": pairs}
+        self.record.raw[name] = {"seconds": clock, "cpu": cpu}
 
 
 def try_rivals(
@@ -364,15 +379,15 @@ def measure_kind(bench: Bench, kind: Kind, rivals: Sequence[Rival]) -> None:
     clips = list_clips(data, numbers, str(where))
     able = try_rivals(bench, kind.name, rivals, clips, sums)
 
-    def ours(**how: Any) -> float:
-        return run(**how).seconds
+    def ours(**how: Any) -> Taken:
+        return run(**how).taken
 
     if able:
         best = able[0][1]
         name = f"{kind.name}, exact, nothing kept / best of the others, 2 threads"
 
-        def theirs() -> float:
-            return float(best.run(clips)["seconds"])
+        def theirs() -> Taken:
+            return best.time(clips)
 
         bench.race(name, partial(ours, budget=NOTHING), theirs, len(numbers), 1.0, best.name)
         name = f"{kind.name}, exact, default memory / best of the others, 2 threads"
@@ -501,11 +516,11 @@ def _measure_far(
             return
         best = max(able, key=lambda one: one[0])[1]
 
-        def ours() -> float:
-            return run_loader(open_data(), bench.seed, budget=NOTHING).seconds
+        def ours() -> Taken:
+            return run_loader(open_data(), bench.seed, budget=NOTHING).taken
 
-        def theirs() -> float:
-            return float(best.run(list_clips(data, numbers, find_base()))["seconds"])
+        def theirs() -> Taken:
+            return best.time(list_clips(data, numbers, find_base()))
 
         full = f"{name}, exact, nothing kept / best of the others, 2 threads"
         bench.race(full, ours, theirs, len(numbers), target, best.name)

@@ -9,6 +9,7 @@ import typer
 
 from ..convert.arrays import Rechunked, convert_arrays
 from ..convert.conversion import convert as convert_data
+from ..convert.films import Reencoded, convert_films
 from ..convert.manifest import Converted
 from ..convert.tokenization import Tokenized
 from ..convert.tokenization import tokenize as tokenize_data
@@ -25,7 +26,15 @@ def convert(
     path: DataPath,
     destination: Annotated[str, typer.Argument(help="The folder to write, new or empty.")],
     *,
-    to: str = setting(..., "tar, tfrecord, records or lmdb; zarr for arrays.", metavar="FORMAT"),
+    to: str | None = setting(
+        None, "tar, tfrecord, records or lmdb; zarr for arrays.", metavar="FORMAT"
+    ),
+    keyframes: int | None = setting(
+        None, "Films: encode them anew, with a keyframe every so many frames.", metavar="FRAMES"
+    ),
+    quality: int | None = setting(
+        None, "Films: the encoder's crf.", show_default="18 for H.264, 20 HEVC, 24 AV1 and VP9"
+    ),
     chunks: str | None = setting(
         None, "Zarr: elements of a chunk, with commas: time=24,lat=64.", metavar="AXIS=SIZE"
     ),
@@ -50,7 +59,7 @@ def convert(
 ) -> None:
     """Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify it.
 
-    With --to zarr, the arrays of a Zarr, HDF5 or NPY in other chunks.
+    With --to zarr, the arrays of a Zarr, HDF5 or NPY in other chunks. With --keyframes, films anew.
 
     After Ctrl-C, a full disk or the end of the machine, the same command goes on where it was.
     Each shard is read back and compared before it gets its name.
@@ -66,11 +75,27 @@ def convert(
       penstock convert "/data/train-{000..099}.tar" /fast/train --to lmdb --field jpg --datum
 
       penstock convert /data/era5.nc /fast/era5.zarr --to zarr --chunks time=24,lat=64,lon=64
+
+      penstock convert /data/films /fast/films --keyframes 8
     """
     started, largest = time.monotonic(), None
+    others = {"--shard-bytes": shard_bytes, "--shards": shards, "--shuffle": shuffle}
+    others |= {"--name": name, "--keys": keys, "--resize": resize, "--raw": raw or None}
+    if keyframes is not None:
+        others |= {"--to": to, "--chunks": chunks, "--memory": memory, "--field": field}
+        others |= {"--datum": datum or None}
+        for other in [*(n for n, given in others.items() if given is not None), *options]:
+            raise UsageError(f"{other} does not go with --keyframes: leave it out")
+        with console.show_progress(f"Writing {destination}", "films") as progress:
+            films = convert_films(
+                path, destination, keyframes, quality=quality, force=force, progress=progress
+            )
+        _show_reencoded(films, time.monotonic() - started)
+        return
+    if to is None or quality is not None:
+        missing = "--to is" if to is None else "--keyframes is"
+        raise UsageError(f"{missing} not given: use --to tar, or --keyframes 8 for films")
     if to == "zarr":
-        others = {"--shard-bytes": shard_bytes, "--shards": shards, "--shuffle": shuffle}
-        others |= {"--name": name, "--keys": keys, "--resize": resize, "--raw": raw or None}
         for other in [*(n for n, given in others.items() if given is not None), *options]:
             if other != "fill":
                 raise UsageError(f"{other} does not go with --to zarr: leave it out")
@@ -135,6 +160,17 @@ def _show_rechunked(done: Rechunked, seconds: float) -> None:
         what += f", those of {most!r} decoded {done.decoded[most]:,.3g} times (--memory)"
     how = _describe_progress(done.written, done.regions, "verified", seconds)
     console.show(f"[bold]{console.escape(done.path)}[/]: {what}; {how}")
+
+
+def _show_reencoded(done: Reencoded, seconds: float) -> None:
+    sizes = f"{format_bytes(done.bytes)}, before {format_bytes(done.bytes_before)}"
+    what = f"{counted(done.films, 'film')} of {', '.join(done.codecs)}, {sizes}"
+    how = _describe_progress(done.written, done.films, "frames and times verified", seconds)
+    console.show(f"[bold]{console.escape(done.path)}[/]: {what}; {how}")
+    console.show(f"PSNR to the source at least {done.psnr:.1f} dB")
+    for when, cost in (("before", done.before), ("now", done.after)):
+        rate = f"{cost[0]:,.3g} random clips of 16 frames a second here"
+        console.show(f"{when}: {rate}, {format_bytes(int(cost[1]))} each")
 
 
 def _show_converted(done: Converted, seconds: float) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .containers import encode_tar_member as encode_tar_member
     from .containers import mask_crc as mask_crc
     from .conversion import convert as convert
+    from .films import convert_films as convert_films
     from .manifest import lock_folder as lock_folder
     from .tokenization import tokenize as tokenize
 else:
@@ -35,6 +36,7 @@ else:
         __name__,
         {
             "arrays": "convert_arrays",
+            "films": "convert_films",
             "containers": "encode_example encode_npy encode_npy_header encode_record_head "
             "encode_tar_end encode_tar_member mask_crc",
             "conversion": "convert",
