@@ -263,7 +263,7 @@ def write_packets(data: Any, numbers: Sequence[int], path: Path) -> str:
     index = data.index
     layout, options = index.layouts[0], index.fields[0].codec.options
     height, width = options["frame"]
-    kinds = {name for name, _ in options["configs"]}
+    kinds = {name for name, *_ in options["configs"]}
     with path.open("wb") as out:
         for _, group, rows in list_pieces(data, numbers):
             inside = layout.describe_inside(group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -79,8 +79,14 @@ def convert(
       penstock convert /data/films /fast/films --keyframes 8
     """
     started, largest = time.monotonic(), None
-    others = {"--shard-bytes": shard_bytes, "--shards": shards, "--shuffle": shuffle}
-    others |= {"--name": name, "--keys": keys, "--resize": resize, "--raw": raw or None}
+    others: dict[str, Any] = {"--shard-bytes": shard_bytes, "--shards": shards}
+    others |= {
+        "--shuffle": shuffle,
+        "--name": name,
+        "--keys": keys,
+        "--resize": resize,
+        "--raw": raw or None,
+    }
     if keyframes is not None:
         others |= {"--to": to, "--chunks": chunks, "--memory": memory, "--field": field}
         others |= {"--datum": datum or None}

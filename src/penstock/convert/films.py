@@ -27,7 +27,7 @@ from ..dataset.dataset import open as open_dataset
 from ..engine.atomic_file import storage_errors, sync_folder
 from ..engine.open import is_url
 from ..errors import FormatError, UsageError, missing_library
-from ..index.clips import Clips
+from ..index.clips import ClipCut, Clips
 from ..loader.loader import Loader
 from .manifest import (
     CHOICES,
@@ -98,10 +98,12 @@ def convert_films(
     base = path if os.path.isdir(path) else os.path.dirname(path)
     codec = films.index.fields[0].codec
     assert codec is not None
-    codecs = sorted({name for name, _ in codec.options["configs"]})
+    codecs = sorted({name for name, *_ in codec.options["configs"]})
     if missing := [name for name in codecs if name not in _ENCODERS]:
-        what = f"{path} has films of {missing[0]}, and none of {', '.join(_ENCODERS)}"
-        raise UsageError(f"{what} alone is encoded here: convert them by ffmpeg")
+        what = f"{path} has films of {missing[0]}, and {', '.join(_ENCODERS)} are encoded here"
+        raise UsageError(f"{what}: convert them by ffmpeg")
+    if any(turns for *_, turns in codec.options["configs"]):
+        raise UsageError(f"{path} has films that are shown turned: turn them by ffmpeg before")
     options = {"to": "films", "keyframes": keyframes, "quality": quality}
     wanted = ConversionManifest(describe_source(films), options)
     with lock_folder(target):
@@ -146,6 +148,15 @@ def _open_films(path: str, clips: dict[str, Any]) -> Dataset:
         return open_dataset(path, index="memory", clips=clips | {"size": (256, 256)})
 
 
+def _find_times(films: Dataset, number: int) -> Any:
+    """Find when the frames of a film are shown, in seconds."""
+    layout = films.index.layouts[0]
+    assert isinstance(layout, Clips)
+    assert isinstance(layout.cut, ClipCut)
+    low, end = layout.cut.times.films[number : number + 2].tolist()
+    return layout.cut.times.find_seconds(np.arange(low, end))
+
+
 def _measure_clips(path: str) -> tuple[float, float]:
     """Measure random clips of 16 frames, nothing kept: those a second, and bytes of each."""
     clips = _open_films(path, {"frames": 16, "short": "pad"})
@@ -170,10 +181,7 @@ def _write_film(
         import av
     except ImportError:
         raise missing_library("av", "clips", "encoding films") from None
-    layout = films.index.layouts[0]
-    assert isinstance(layout, Clips)
-    low, end = layout.cut.times.films[number : number + 2].tolist()
-    times = layout.cut.times.find_seconds(np.arange(low, end))
+    times = _find_times(films, number)
     try:
         with storage_errors(target):
             _encode_film(source, part, keyframes, quality)
@@ -197,10 +205,9 @@ def _encode_film(source: str, target: str, keyframes: int, quality: int | None) 
 
     os.environ.setdefault("SVT_LOG", "1")  # errors alone
     kind = "mov" if source.lower().endswith(".mov") else "mp4"
-    with (
-        av.open(source) as film,
-        av.open(target, "w", format=kind, options={"movflags": "faststart"}) as out,
-    ):
+    film: Any = av.open(source)
+    out: Any = av.open(target, "w", format=kind, options={"movflags": "faststart"})
+    with film, out:
         old = film.streams.video[0]
         codec = {"libdav1d": "av1", "libvpx-vp9": "vp9"}.get(name := old.codec_context.name, name)
         encoder, crf, more = _ENCODERS[codec]
@@ -228,9 +235,7 @@ def _encode_film(source: str, target: str, keyframes: int, quality: int | None) 
 
 def _compare_films(source: str, target: str, times: Any) -> float:
     """Decode both films, compare them, and return the PSNR; StorageError if others are there."""
-    layout = _open_films(target, {"frames": 1}).index.layouts[0]
-    assert isinstance(layout, Clips)
-    found = layout.cut.times.find_seconds(np.arange(layout.cut.times.films[-1]))
+    found = _find_times(_open_films(target, {"frames": 1}), 0)
     if len(found) != len(times):
         raise mismatch_error(target, f"it has {len(found):,} of {len(times):,} frames")
     if (away := np.abs(found - found[0] - times + times[0])).max() > 1e-4:
