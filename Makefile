@@ -218,13 +218,17 @@ build/torchvision: | $(STAMPS)/venv
 bench-arrays: $(STAMPS)/bench  ## windows and patches of Zarr and HDF5 against loops over their libraries; one sample a file; 10^9 windows; ARGS="--quick"
 	$(RUN) -m benchmarks.arrays $(ARGS)
 
-bench-clips: $(STAMPS)/bench build/clips  ## clips of films against torchcodec, PyAV, decord, OpenCV and a bare C loop; robots' data, audio; ARGS="--quick"
+bench-clips: $(STAMPS)/bench build/clips build/lerobot  ## clips of films against torchcodec, PyAV, decord, OpenCV and a bare C loop; robots' data, audio; ARGS="--quick"
 	@for one in clips lerobot audio; do \
 	  if [ -e benchmarks/$$one.py ]; then $(RUN) -m benchmarks.$$one $(ARGS) || exit 1; else echo "$$one is left out"; fi; done
 
 # In a folder of their own, for the benchmark alone. torchcodec takes FFmpeg's libraries of the system (Debian: apt-get install ffmpeg); of the later ones none works with this torch.
 build/clips: | $(STAMPS)/venv
 	@$(RUN) -m pip install -qq --disable-pip-version-check --no-deps --target $@ torchcodec==0.13.0 decord==0.6.0 || echo "torchcodec and decord are left out"
+
+# LeRobot 0.4.4 is the last one for this Python. Its other packages are those that it takes; torchvision does not load beside this torch, and is not used.
+build/lerobot: | $(STAMPS)/venv
+	@$(RUN) -m pip install -qq --disable-pip-version-check --no-deps --target $@ lerobot==0.4.4 datasets==4.1.1 numpy==2.2.6 dill==0.4.0 multiprocess==0.70.16 huggingface_hub==0.35.3 draccus==0.10.0 deepdiff==8.6.1 accelerate==1.11.0 gymnasium==1.2.2 torchcodec==0.13.0 safetensors psutil jsonlines termcolor mergedeep typing-inspect mypy-extensions toml pyyaml-include orderly-set einops || echo "LeRobot is left out"
 
 bench-engines: $(STAMPS)/bench $(STAMPS)/engines  ## shared work on Ray and Dask, of one large file, of 10^5 shards; datatrove, LitData; ARGS="--quick"
 	$(RUN) -m benchmarks.engines $(ARGS)

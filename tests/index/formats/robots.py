@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ class Robots(NamedTuple):
     """
 
     path: Path
-    fps: int
+    fps: float
     first: np.ndarray[Any, np.dtype[np.int64]]
     columns: Mapping[str, np.ndarray[Any, Any]]
     frames: Mapping[str, np.ndarray[Any, np.dtype[np.uint8]]]
@@ -50,7 +51,7 @@ def write_robots(
     lengths: Sequence[int],
     version: str = "v3.0",
     cameras: Sequence[str] = ("observation.images.top", "observation.images.wrist"),
-    fps: int = 10,
+    fps: float = 10,
     codec: str = "libx264",
     files: Sequence[int] = (),
     size: tuple[int, int] = (32, 48),
@@ -178,14 +179,15 @@ def _type_of(column: np.ndarray[Any, Any]) -> pa.DataType:
 def _write_film(
     path: Path,
     count: int,
-    fps: int,
+    fps: float,
     codec: str,
     size: tuple[int, int],
     random: np.random.Generator,
 ) -> None:
     """Write a film of noise: no two frames are alike."""
     with av.open(str(path), "w") as out:
-        stream = out.add_stream(codec, rate=fps, options=dict(OPTIONS[codec]))
+        rate = Fraction(fps).limit_denominator(1 << 16)
+        stream = out.add_stream(codec, rate=rate, options=dict(OPTIONS[codec]))
         stream.height, stream.width = size
         stream.pix_fmt = "yuv420p"
         for _ in range(count):

@@ -16,6 +16,7 @@ import pytest
 import penstock
 from penstock.errors import FormatError, MissingError, PenstockError, UsageError
 from penstock.testing import FormatSuite, Written
+from tests.index.formats.films import read_film
 from tests.index.formats.robots import TEXTS, Robots, write_robots
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
@@ -64,7 +65,8 @@ def check_samples(
                 assert sample[f"{name}_is_pad"].tolist() == outside
             assert sample[name].dtype == column.dtype
             assert np.array_equal(sample[name], expected), (row, name)
-        assert sample["task"] == TEXTS[robots.columns["task_index"][row]]
+        if "task_index" in robots.columns:
+            assert sample["task"] == TEXTS[robots.columns["task_index"][row]]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -347,12 +349,33 @@ def test_lines_that_are_wrong(tmp_path: Path) -> None:
 
 
 def test_times_of_long_episodes_are_rounded(tmp_path: Path) -> None:
-    """Times are float32: what that cannot tell apart is no error."""
-    robots = write_robots(tmp_path / "a", [3], cameras=(TOP,), size=(16, 16), fps=1)
-    film = next((robots.path / "videos").rglob("*.mp4"))
-    data = penstock.open(robots.path, index="memory")
-    assert len(data) == 3
-    assert film.exists()
+    """Times are float32: a difference that these cannot tell is no error."""
+    robots = write_robots(tmp_path / "a", [4], cameras=(TOP,), size=(16, 16), fps=10 / 30001)
+    assert abs(float(robots.columns["timestamp"][3]) - 9000.3) > 1e-4
+    check_samples(penstock.open(robots.path, index="memory"), robots, {})
+    edit_table(robots.path / ROWS, timestamp=lambda one: [*one[:2], one[2] + 1e-2, one[3]])
+    with pytest.raises(FormatError, match=r"row 2 of .* is at 6000\.2\d* s, and the nearest frame"):
+        penstock.open(robots.path, index="memory")
+    check_samples(
+        penstock.open(robots.path, tolerance_s=0.02, fields=[TOP, "index"], index="memory"),
+        robots._replace(columns={"index": robots.columns["index"]}),
+        {},
+    )
+
+
+def test_rows_may_leave_out_frames(tmp_path: Path) -> None:
+    """Rows have the frames of their times, also where these do not follow each other."""
+    robots = write_robots(tmp_path / "a", [6, 5], cameras=(TOP,), spare=4)
+    moved = np.array([0, 0, 1, 1, 3, 4, 0, 2, 2, 2, 2]) / robots.fps
+    edit_table(robots.path / ROWS, timestamp=lambda one: (np.array(one) + moved).tolist())
+    film = read_film(next((robots.path / "videos").rglob("*.mp4"))).frames
+    places = np.array([0, 1, 3, 4, 7, 9, 10, 13, 14, 15, 16])
+    deltas = {TOP: [-0.2, 0.0, 0.1]}
+    data = penstock.open(robots.path, delta_timestamps=deltas)
+    again = penstock.open(robots.path, delta_timestamps=deltas)
+    assert data.fingerprint == again.fingerprint
+    for row, sample in enumerate(again):
+        assert np.array_equal(sample[TOP], film[places[robots.find_rows(row, deltas[TOP])[0]]])
 
 
 def test_a_pickled_data_set_is_the_same(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ Seconds = npt.NDArray[np.float64]
 _INFO = "meta/info.json"
 _META_BYTES_MAX = 256 << 20
 _SECONDS_MAX = 1e9
+_SURE_S = 1e-4
+"""Seconds around a frame within which no other one is nearer."""
 _NEEDED = ("episode_index", "frame_index", "timestamp", "task_index")
 """Columns that every data set has, and that are needed here."""
 _DTYPES = {"bool", "float16", "float32", "float64"} | {
@@ -176,7 +178,7 @@ def build(
     offsets = _count_offsets(info, names, delta_timestamps or {}, tolerance_s)
     known, read = _read_episodes(scan, info, cameras, episodes)
     data, _ = known.stat(store, known.data)
-    table, span, which = _read_rows(scan, info, known, data, names, episodes is None)
+    table, span = _read_rows(scan, info, known, data, names, episodes is None)
     attributes: list[Attribute] = []
     spans = {name: RowSpan(span.first, offsets.get(name, (0,))) for name in names}
     for name in names:
@@ -189,32 +191,21 @@ def build(
         texts, tasks = _read_tasks(scan, info, table["task_index"])
         attributes.append(texts)
         read = joined(read, tasks)
-    places = [known.stat(store, known.films[name]) for name in cameras]
-    files = functools.reduce(joined, [films for films, _ in places])
-    parsed = scan.parse(files, lambda _, source: parse_film(source))
-    fields_of, layouts, begin = [], [], 0
-    for name, (films, number) in zip(cameras, places, strict=True):
-        tracks = parsed[begin : begin + len(films)]
-        joint = mp4.join_films(name, films, tracks, asked, begin)
-        rows = np.diff(span.first)
-        film = np.repeat(number[which], rows)
-        wanted = np.repeat(known.start[name][which], rows) + table["timestamp"]
-        slack = tolerance_s + np.spacing(np.abs(table["timestamp"]))
-        frames, seconds = _find_frames(joint.times, film, wanted)
-        for row in np.flatnonzero(~(np.abs(seconds - wanted) <= slack))[:1].tolist():
-            at = f"episode {table['episode_index'][row]}, row {table['frame_index'][row]}"
-            what = f"{films.path(int(film[row]))}: {at} of {name!r} is at {wanted[row]:.6f} s"
-            remedy = "leave the episode out by episodes=, or give a larger tolerance_s"
-            raise FormatError(f"{what}, and the nearest frame at {seconds[row]:.6f} s: {remedy}")
-        _check_apart(known, films, name, frames[span.first[:-1]], frames[span.first[1:] - 1], which)
-        field, layout = joint.cut(FrameCut.make(spans[name], frames))
+    placed = [known.stat(store, known.films[name]) for name in cameras]
+    files = functools.reduce(joined, [films for films, _ in placed])
+    tracks = scan.parse(files, lambda _, source: parse_film(source))
+    made, layouts, begin = [], [], 0
+    for name, (own, film) in zip(cameras, placed, strict=True):
+        films = mp4.join_films(name, own, tracks[begin : begin + len(own)], asked, begin)
+        frames = _find_frames(known, films, own, film, table, span, tolerance_s)
+        field, layout = films.cut(FrameCut.make(spans[name], frames))
         if len(spans[name].offsets) == 1:
-            field = replace(field, made_shape=joint.shape)
-        fields_of.append(field)
+            field = replace(field, made_shape=films.shape)
+        made.append(field)
         layouts.append(layout)
-        begin += len(films)
+        begin += len(own)
     sources = functools.reduce(joined, [sources, read, data, files])
-    return Index("lerobot", files, (*fields_of,), (*layouts,), sources, attributes=(*attributes,))
+    return Index("lerobot", files, (*made,), (*layouts,), sources, attributes=(*attributes,))
 
 
 # -- meta ------------------------------------------------------------------------------------------
@@ -396,8 +387,8 @@ def _read_tasks(scan: Scan, info: Info, wanted: Int) -> tuple[SharedTexts, Files
 
 def _read_rows(
     scan: Scan, info: Info, known: Episodes, files: Files, names: Sequence[str], has_all: bool
-) -> tuple[dict[str, Any], RowSpan, Int]:
-    """Read the rows of the episodes: columns, where each begins, and its place among `known`."""
+) -> tuple[dict[str, Any], RowSpan]:
+    """Read the rows of the episodes: columns, and where each episode begins."""
     wanted = [name for name in names if name in info.features]
     wanted = [name for name in wanted if info.features[name]["dtype"] != "video"]
     shapes = {name: info.get_shape(name) for name in wanted if info.get_shape(name)}
@@ -430,7 +421,7 @@ def _read_rows(
             "rows of an episode follow each other: write it again, or leave it out by episodes="
         )
         raise FormatError(f"{what} in row {frame[row]:,} of episode {number[row]}: {remedy}")
-    return columns, RowSpan(np.append(first, len(number)), (0,)), which
+    return columns, RowSpan(np.append(first, len(number)), (0,))
 
 
 def _join_columns(parts: Sequence[Any]) -> np.ndarray[Any, Any]:
@@ -453,7 +444,47 @@ def _make_attribute(info: Info, name: str, values: Any, span: RowSpan | None) ->
     return Attribute(name, "numbers", made) if span is None else RowValues.make(name, span, made)
 
 
-def _find_frames(times: FrameTimes, films: Int, wanted: Seconds) -> tuple[Int, Seconds]:
+def _find_frames(
+    known: Episodes,
+    films: mp4.JointFilms,
+    files: Files,
+    film: Int,
+    table: Mapping[str, Any],
+    span: RowSpan,
+    tolerance_s: float,
+) -> Int:
+    """Find each row's frame in a camera's films, which must be at the row's time (FormatError).
+
+    film:  of each episode, by number among `files`.
+    """
+    first, lengths = span.first[:-1], np.diff(span.first)
+    place, times = np.searchsorted(known.number, table["episode_index"][first]), films.times
+    wanted = np.repeat(known.start[films.name][place], lengths) + table["timestamp"]
+    film = np.repeat(film[place], lengths)
+    # As a rule frames follow each other as rows do.
+    begin, _ = _find_nearest(times, film[first], wanted[first])
+    frames: Int = np.repeat(begin, lengths) + table["frame_index"]
+    frames = np.minimum(frames, times.films[film + 1] - 1)
+    seconds = times.find_seconds(frames)
+    apart = np.flatnonzero(~(np.abs(seconds - wanted) <= _SURE_S))
+    frames[apart], seconds[apart] = _find_nearest(times, film[apart], wanted[apart])
+    slack = tolerance_s + np.spacing(np.abs(table["timestamp"]))
+    for row in np.flatnonzero(~(np.abs(seconds - wanted) <= slack))[:1].tolist():
+        at = f"episode {table['episode_index'][row]}, row {table['frame_index'][row]}"
+        what = f"{files.path(int(film[row]))}: {at} of {films.name!r} is at {wanted[row]:.6f} s"
+        remedy = "leave the episode out by episodes=, or give a larger tolerance_s"
+        raise FormatError(f"{what}, and the nearest frame at {seconds[row]:.6f} s: {remedy}")
+    low, high = frames[first], frames[span.first[1:] - 1]
+    order = np.argsort(low, kind="stable")
+    for at in np.flatnonzero(low[order[1:]] <= high[order[:-1]])[:1].tolist():
+        both = known.number[place[order[at : at + 2]]]
+        what = f"{known.path}: episodes {both[0]} and {both[1]} have the same frames of"
+        remedy = "fetch or write it again, or leave one out by episodes="
+        raise FormatError(f"{what} {films.name!r}: {remedy}")
+    return frames
+
+
+def _find_nearest(times: FrameTimes, films: Int, wanted: Seconds) -> tuple[Int, Seconds]:
     """Find the frames nearest to these seconds of films, and their seconds."""
     is_sane = np.abs(wanted) < _SECONDS_MAX
     ticks = np.floor(np.where(is_sane, wanted, 0) * times.scale[films]).astype(np.int64)
@@ -462,12 +493,3 @@ def _find_frames(times: FrameTimes, films: Int, wanted: Seconds) -> tuple[Int, S
     seconds, later = times.find_seconds(frames), times.find_seconds(after)
     is_nearer = np.abs(later - wanted) < np.abs(seconds - wanted)
     return np.where(is_nearer, after, frames), np.where(is_nearer, later, seconds)
-
-
-def _check_apart(known: Episodes, films: Files, name: str, low: Int, high: Int, which: Int) -> None:
-    """Check that no two episodes have the same frames (FormatError)."""
-    order = np.argsort(low, kind="stable")
-    for at in np.flatnonzero(low[order[1:]] <= high[order[:-1]])[:1].tolist():
-        both = known.number[which[order[at : at + 2]]]
-        what = f"{known.path}: episodes {both[0]} and {both[1]} have the same frames of {name!r}"
-        raise FormatError(f"{what}: fetch or write it again, or leave one out by episodes=")
