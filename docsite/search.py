@@ -70,6 +70,7 @@ WORDS = {
     "how/split-for-validation.md": "test",
     "how/why-the-gpu-waits.md": "slow bottleneck profile",
     "how/array-questions.md": "xbatcher nan land mask rollout forecast larger than memory",
+    "how/cost-of-clips.md": "video film keyframe gop decode slow torchcodec decord pyav benchmark",
     "how/cost-of-windows.md": "chunks decoded memory belady cache zarr hdf5 slow",
     "how/windows-of-arrays.md": "patches weather climate xarray netcdf time series",
     "images.md": "imagefolder jpeg augmentation",

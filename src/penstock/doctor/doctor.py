@@ -50,6 +50,7 @@ from .ceilings import (
     read_link_speed,
 )
 from .chunking import fit_arrays
+from .films import examine_films
 from .roofline import (
     DataProfile,
     Demand,
@@ -400,6 +401,8 @@ def _list_findings(
     for fit in fit_arrays(dataset):
         level: Level = "good" if fit.better is None else "warning"
         yield Finding(level, f"chunks of {fit.name}", fit.describe(dataset.path if is_one else ""))
+    for note in examine_films(dataset):
+        yield Finding("warning" if note.is_bad else "note", f"films: {note.about}", note.says)
     if read is not None and not read.cold and not is_url(dataset.index.files.root):
         says = "it could not be dropped from the page cache, so that storage was not measured"
         if mount is not None and mount.file_system in ("tmpfs", "ramfs"):
