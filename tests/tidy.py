@@ -89,7 +89,7 @@ BUDGETS = {
     "convert": 3_867,
     "dataset": 6_248,
     "demo": 452,
-    "doctor": 1_583,
+    "doctor": 1_730,
     "engine": 5_832,
     "images": 2_055,
     "index": 19_294,
