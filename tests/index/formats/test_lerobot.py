@@ -255,7 +255,12 @@ def _describe(**values: Any) -> Callable[[Robots], None]:
         (
             _change(ROWS, episode_index=lambda one: [*one[:-1], 0]),
             FormatError,
-            r"has 7 rows of episode 0, and .* says 6",
+            r"has 7 rows of episode 0 in several places, and .* says 6",
+        ),
+        (
+            _change(EPISODES, episode_index=lambda _: [0, -1, 2]),
+            FormatError,
+            r"an episode twice, or below 0",
         ),
         (
             _change(ROWS, timestamp=lambda one: [*one[:2], one[2] + 0.01, *one[3:]]),
@@ -315,6 +320,10 @@ def test_what_is_wrong_is_named(
         ({"episodes": "1"}, r"episodes is '1': give numbers"),
         ({"fields": ["action"]}, r"no camera among fields: open the folder data/"),
         ({"fields": ["observation"]}, r"no column 'observation'"),
+        (
+            {"split": "train"},
+            r"split is 'train', and episodes are of none: choose some by episodes=",
+        ),
         ({"size": 3}, r"size is 3: give \(height, width\)"),
         ({"layout": "cwh"}, r"layout is 'cwh'"),
         ({"window": {"time": 2}}, r"is read as 'lerobot'"),

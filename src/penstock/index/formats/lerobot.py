@@ -53,6 +53,8 @@ _SURE_S = 1e-4
 """Seconds around a frame within which no other one is nearer."""
 _NEEDED = ("episode_index", "frame_index", "timestamp", "task_index")
 """Columns that every data set has, and that are needed here."""
+_PARTS = ("chunk_index", "file_index")
+"""Columns of meta/episodes that say which file is an episode's, of each kind of files (v3)."""
 _DTYPES = {"bool", "float16", "float32", "float64"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
@@ -174,6 +176,9 @@ def build(
     """The index of all rows of the episodes, in the sequence of their files."""
     store = scan.store
     info, sources = _read_info(store)
+    if scan.place.splits:
+        what = f"split is {scan.place.splits[0]!r}, and episodes are of none"
+        raise UsageError(f"{store.root}: {what}: choose some by episodes=")
     names, cameras = _choose_features(info, fields)
     offsets = _count_offsets(info, names, delta_timestamps or {}, tolerance_s)
     known, read = _read_episodes(scan, info, cameras, episodes)
@@ -298,13 +303,11 @@ def _read_episodes(
 ) -> tuple[Episodes, Files]:
     """Read the descriptions of the episodes that are wanted, and what they were read of."""
     store = scan.store
-    names, films = ["episode_index", "length"], {}
+    names = ["episode_index", "length"]
     if info.is_joint:
-        parts = "chunk_index", "file_index"
-        names += [f"data/{part}" for part in parts]
-        for camera in cameras:
-            films[camera] = [f"videos/{camera}/{one}" for one in (*parts, "from_timestamp")]
-            names += films[camera]
+        kinds = ["data", *(f"videos/{camera}" for camera in cameras)]
+        names += [f"{kind}/{part}" for kind in kinds for part in _PARTS]
+        names += [f"{kind}/from_timestamp" for kind in kinds[1:]]
         found = store.match("meta/episodes/*/*.parquet")
         if not found:
             raise MissingError(f"{store.root}/meta/episodes has no Parquet files: fetch them again")
@@ -318,8 +321,8 @@ def _read_episodes(
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise FormatError(f"{read.path(0)}: {error!r}: fetch or write it again") from None
     number = table["episode_index"].astype(np.int64)
-    if not len(number) or len(np.unique(number)) < len(number):
-        what = "no episodes" if not len(number) else "an episode twice"
+    if not len(number) or len(np.unique(number)) < len(number) or number.min() < 0:
+        what = "an episode twice, or below 0" if len(number) else "no episodes"
         raise FormatError(f"{read.path(0)} has {what}: fetch or write it again")
     order = np.argsort(number)
     if wanted is not None:
@@ -329,27 +332,21 @@ def _read_episodes(
         order = order[np.isin(number[order], wanted)]
     table = {name: column[order] for name, column in table.items()}
     number = number[order]
-    if info.is_joint:
-        part = {name: table[f"data/{name}"] for name in parts}
-        data = info.name_files("data", **part)
-        named = {
-            camera: info.name_files(
-                "video",
-                video_key=[camera] * len(number),
-                **{name: table[of] for name, of in zip(parts, columns, strict=False)},
-            )
-            for camera, columns in films.items()
-        }
-        start = {camera: table[columns[2]].astype(np.float64) for camera, columns in films.items()}
-    else:
-        part = {"episode_chunk": number // info.chunk, "episode_index": number}
-        data = info.name_files("data", **part)
-        named = {
-            camera: info.name_files("video", video_key=[camera] * len(number), **part)
-            for camera in cameras
-        }
-        start = dict.fromkeys(cameras, np.zeros(len(number)))
-    return Episodes(read.path(0), number, table["length"], data, named, start), read
+
+    def name_files(kind: str, columns: str, **more: Any) -> list[str]:
+        parts = {"episode_chunk": number // info.chunk, "episode_index": number}
+        if info.is_joint:
+            parts = {part: table[f"{columns}/{part}"] for part in _PARTS}
+        return info.name_files(kind, **parts, **more)
+
+    films, start = {}, {}
+    for camera in cameras:
+        key, columns = [camera] * len(number), f"videos/{camera}"
+        films[camera] = name_files("video", columns, video_key=key)
+        zeros = np.zeros(len(number))  # in v2 each has a film of its own
+        start[camera] = table.get(f"{columns}/from_timestamp", zeros).astype(np.float64)
+    data = name_files("data", "data")
+    return Episodes(read.path(0), number, table["length"], data, films, start), read
 
 
 def _read_lines(scan: Scan, name: str) -> tuple[list[dict[str, Any]], Files]:
@@ -404,14 +401,14 @@ def _read_rows(
         columns = {name: column[is_known] for name, column in columns.items()}
         number = columns["episode_index"]
     first = np.flatnonzero(np.diff(number, prepend=-1))
-    which, lengths = (
-        np.searchsorted(known.number, number[first]),
-        np.diff(first, append=len(number)),
-    )
-    counts = np.bincount(which, weights=lengths, minlength=len(known.number)).astype(np.int64)
-    for at in np.flatnonzero(counts != known.length)[:1].tolist():
+    lengths = np.diff(first, append=len(number))
+    which, most = np.searchsorted(known.number, number[first]), len(known.number)
+    counts = np.bincount(which, weights=lengths, minlength=most).astype(np.int64)
+    places = np.bincount(which, minlength=most)
+    for at in np.flatnonzero((counts != known.length) | (places > 1))[:1].tolist():
         what = f"{scan.store.root}/{known.data[at]} has {counts[at]:,} rows of episode"
-        what = f"{what} {known.number[at]}, and {known.path} says {known.length[at]:,}"
+        what = f"{what} {known.number[at]}{' in several places' * bool(places[at] > 1)}"
+        what = f"{what}, and {known.path} says {known.length[at]:,}"
         raise FormatError(f"{what}: write it again, or leave it out by episodes=")
     frame = np.arange(len(number)) - np.repeat(first, lengths)
     for row in np.flatnonzero(columns["frame_index"] != frame)[:1].tolist():
