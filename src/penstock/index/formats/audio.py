@@ -33,7 +33,7 @@ import numpy.typing as npt
 from ...arguments import check_number, check_whole
 from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
-from ...extent import Files, Int, Names, joined
+from ...extent import Files, Int, Names
 from ..attributes import Attribute, SoundTimes
 from ..clips import Films, Packets
 from ..fields import Codec, Field, Scaling
@@ -48,7 +48,7 @@ from .audio_wav import parse_wav
 from .chunk_grid import ChunkGrid
 from .registry import FORMATS
 from .shards import Scan, number_first
-from .tree import label_folders
+from .tree import MediaFiles, list_media
 from .windowing import ArrayPart, WindowRequest, build_index
 
 _KNOWN = ("frames", "seconds", "stride", "short")
@@ -87,18 +87,10 @@ def build(
     scan: Scan, clips: Mapping[str, Any] | None = None, extensions: Sequence[str] = ()
 ) -> Index:
     """The index of the clips of all files, one file after the other; or of the files."""
-    classes, labels = None, None
-    if scan.place.kind == "folder":
-        listing = scan.choose_split(scan.list_folder(extensions or FORMATS["audio"].endings))
-        files, sources = listing.files, joined(listing.folders, listing.files)
-        classes, labels = label_folders(listing, scan.place.splits)
-    else:
-        files, sources = scan.list_files()
-    tracks = scan.parse(files, lambda _, source: parse_sound(source))
-    _check_alike(files, tracks)
-    if clips is None:
-        return _index_files(files, sources, tracks, classes, labels)
-    return _index_clips(files, sources, tracks, clips, classes, labels)
+    listed = list_media(scan, extensions or FORMATS["audio"].endings)
+    tracks = scan.parse(listed.files, lambda _, source: parse_sound(source))
+    _check_alike(listed.files, tracks)
+    return _index_files(listed, tracks) if clips is None else _index_clips(listed, tracks, clips)
 
 
 def attach_fields(index: Index, sound: str = "float32") -> Index:
@@ -147,13 +139,10 @@ def _check_alike(files: Files, tracks: Sequence[SoundTrack]) -> None:
 
 
 def _index_clips(
-    files: Files,
-    sources: Files,
-    tracks: Sequence[SoundTrack],
-    asked: Mapping[str, Any],
-    classes: tuple[str, ...] | None,
-    labels: Int | None,
+    listed: MediaFiles, tracks: Sequence[SoundTrack], asked: Mapping[str, Any]
 ) -> Index:
+    """Make the index of clips of files."""
+    files, sources, classes, labels = listed
     rate, channels = tracks[0].rate, tracks[0].channels
     unit = rate if "seconds" in asked else 1
     length = asked["seconds" if "seconds" in asked else "frames"]
@@ -224,14 +213,9 @@ def _find_dtype(tracks: Sequence[SoundTrack]) -> np.dtype[Any]:
     return np.dtype(types.pop() if len(types) == 1 else "<f4")
 
 
-def _index_files(
-    files: Files,
-    sources: Files,
-    tracks: Sequence[SoundTrack],
-    classes: tuple[str, ...] | None,
-    labels: Int | None,
-) -> Index:
+def _index_files(listed: MediaFiles, tracks: Sequence[SoundTrack]) -> Index:
     """Make the index of whole files."""
+    files, sources, classes, labels = listed
     frames = np.array([track.frames for track in tracks], np.int64)
     dtype, channels = _find_dtype(tracks), tracks[0].channels
     layout: Layout

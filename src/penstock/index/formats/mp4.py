@@ -31,7 +31,7 @@ from ... import limits
 from ...arguments import check_number, check_whole
 from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
-from ...extent import Files, Int, Names, joined
+from ...extent import Files, Int, Names
 from ..attributes import Attribute, ClipTimes
 from ..clips import ClipCut, Clips, Films, FrameTimes, Packets
 from ..fields import Codec, Field
@@ -41,7 +41,7 @@ from ..table import Index
 from . import options
 from .mp4_tracks import FilmTrack, parse_film
 from .shards import Scan, number_first
-from .tree import label_folders
+from .tree import list_media
 
 ENDINGS = (".mp4", ".m4v", ".mov")
 _KNOWN = ("frames", "every", "seconds", "fps", "stride", "short", "size", "layout")
@@ -101,13 +101,7 @@ def build(
 ) -> Index:
     """The index of the clips of all films, one film after the other; or of the films."""
     asked = dict(clips or {})
-    classes, labels = None, None
-    if scan.place.kind == "folder":
-        listing = scan.choose_split(scan.list_folder(extensions or ENDINGS))
-        files, sources = listing.files, joined(listing.folders, listing.files)
-        classes, labels = label_folders(listing, scan.place.splits)
-    else:
-        files, sources = scan.list_files()
+    files, sources, classes, labels = list_media(scan, extensions or ENDINGS)
 
     def parse(_: int, source: StoreFile) -> FilmTrack:
         return parse_film(source, is_one_group="frames" not in asked)

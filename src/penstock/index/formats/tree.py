@@ -24,12 +24,13 @@ import posixpath
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ...engine.store import Listing, Store
 from ...errors import FormatError
-from ...extent import Int, unseen
+from ...extent import Files, Int, joined, unseen
 from ..table import Index
 from . import splits
 from .shards import Scan, index_files
@@ -71,6 +72,24 @@ def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
         raise FormatError(f"{listing.files.root} holds {stray}: give extensions= of samples")
     classes, labels = label_folders(listing, wanted)
     return index_files("tree", listing.files, listing.folders, classes, labels)
+
+
+class MediaFiles(NamedTuple):
+    """Files of a place, and of a folder the classes of its sub-folders, with each file's label."""
+
+    files: Files
+    sources: Files
+    classes: tuple[str, ...] | None = None
+    labels: Int | None = None
+
+
+def list_media(scan: Scan, endings: Sequence[str]) -> MediaFiles:
+    """List the files of a place; of a folder, those of these endings."""
+    if scan.place.kind != "folder":
+        return MediaFiles(*scan.list_files())
+    listing = scan.choose_split(scan.list_folder(endings))
+    sources = joined(listing.folders, listing.files)
+    return MediaFiles(listing.files, sources, *label_folders(listing, scan.place.splits))
 
 
 def label_folders(
