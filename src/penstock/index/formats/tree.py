@@ -84,7 +84,7 @@ class MediaFiles(NamedTuple):
 
 
 def list_media(scan: Scan, endings: Sequence[str]) -> MediaFiles:
-    """List the files of a place; of a folder, those of these endings."""
+    """List the files of a place; of a folder, the ones with these endings."""
     if scan.place.kind != "folder":
         return MediaFiles(*scan.list_files())
     listing = scan.choose_split(scan.list_folder(endings))
