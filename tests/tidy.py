@@ -97,7 +97,7 @@ BUDGETS = {
     "order": 2_640,
     "penstock_bench": 13_064,
     "penstock_sim": 7_026,
-    "plan": 3_753,
+    "plan": 3_755,
     "ranks": 600,
     "sharing": 3_672,
     "tasks": 1_583,

@@ -30,7 +30,7 @@ def test_keys_are_those_of_their_items(
     assert keys.width in (0, *counts // (end - first))
     number = np.repeat(np.arange(len(first)), counts)
     assert np.array_equal(keys.find_items(listed) // np.uint64(width), number)
-    rows = keys.find_rows(listed, first[number], end[number])
+    rows = keys.find_rows(listed, first[number], width)
     assert np.array_equal(rows, np.arange(len(listed)) - edges[number])
     unit, array = keys.locate(listed)
     for n, size in enumerate([count] * len(units) if of_samples else units):

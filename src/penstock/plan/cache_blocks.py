@@ -170,7 +170,8 @@ class BlockLayout:
         width = self._source.keys.width
         if width * self._cache_block == 1:
             return np.zeros(len(keys), np.int64)
-        row = self._source.keys.find_rows(keys, *self._find_items(cache_blocks))
+        first_item = cache_blocks.view(np.int64) * self._cache_block
+        row = self._source.keys.find_rows(keys, first_item, self._cache_block)
         row_bytes = self._source.row_bytes[0]
         if width == 1 and row_bytes is not None:
             return row * row_bytes

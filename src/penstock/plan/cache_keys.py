@@ -56,8 +56,8 @@ class SampleKeys:
         inside = np.arange(edges[-1]) - np.repeat(edges[:-1], counts)
         return (np.repeat(first * self.width, counts) + inside).view(np.uint64), edges
 
-    def find_rows(self, keys: Keys, first: Int, end: Int) -> Int:
-        """Return the place of each key among those of its range of items."""
+    def find_rows(self, keys: Keys, first: Int, items: int) -> Int:
+        """Return the place of each key among those of so many items, from a first one on."""
         return keys.view(np.int64) - first * self.width
 
 
@@ -106,8 +106,9 @@ class UnitKeys:
         keys = np.repeat(low.reshape(-1), counts.reshape(-1)) + inside
         return keys.view(np.uint64), np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
 
-    def find_rows(self, keys: Keys, first: Int, end: Int) -> Int:
+    def find_rows(self, keys: Keys, first: Int, items: int) -> Int:
         unit, array = self.locate(keys)
+        end = np.minimum(first + items, self.count)
         rows = unit.view(np.int64).copy()
         for n in self._arrays:
             start = self._find_start(first, n)
