@@ -163,6 +163,32 @@ are held against reading and decoding the same batches alone.""",
         {"(windows: open|memory)$|plan a window|^decodes of a chunk": AT_MOST},
     ),
     Section(
+        "clips",
+        "Clips of films",
+        "make bench-clips",
+        """clips of 16 frames of films in H.264 (keyframes every 8, 30, 250) and AV1 (every 2), in an
+exact shuffle, two threads: against the best of torchcodec, PyAV, decord and OpenCV on the same
+clips in the same order, each in a process of its own, and against a loop in C over packets in
+memory, with the same FFmpeg. All frames are compared with a decode from each film's start. "Nothing
+kept": every clip is decoded, as rivals do.""",
+        {"^index|bytes read a clip|memory / budget": AT_MOST},
+    ),
+    Section(
+        "lerobot",
+        "Data of robots",
+        "make bench-clips",
+        """a LeRobot v3 data set with three cameras (256 x 256, AV1, a keyframe every second frame),
+`delta_timestamps`, an exact shuffle; against LeRobot's own data set under torch's DataLoader, with
+torchcodec and the best number of workers.""",
+    ),
+    Section(
+        "audio",
+        "Sound",
+        "make bench-clips",
+        """segments of 2 s of files of 60 s, in an exact shuffle, two threads; against a loop over
+`soundfile` that opens, seeks and reads, or keeps its files open.""",
+    ),
+    Section(
         "engines",
         "Work that many programs share",
         "make bench-engines",
