@@ -166,11 +166,11 @@ are held against reading and decoding the same batches alone.""",
         "clips",
         "Clips of films",
         "make bench-clips",
-        """clips of 16 frames of films in H.264 (keyframes every 8, 30, 250) and AV1 (every 2), in an
-exact shuffle, two threads: against the best of torchcodec, PyAV, decord and OpenCV on the same
+        """clips of 16 frames of films in H.264 (keyframes every 8, 30, 250) and AV1 (every 2), in
+an exact shuffle, two threads: against the best of torchcodec, PyAV, decord and OpenCV on the same
 clips in the same order, each in a process of its own, and against a loop in C over packets in
-memory, with the same FFmpeg. All frames are compared with a decode from each film's start. "Nothing
-kept": every clip is decoded, as rivals do.""",
+memory, with the same FFmpeg. All frames are compared with a decode from each film's start.
+"Nothing kept": every clip is decoded, as rivals do.""",
         {"^index|bytes read a clip|memory / budget": AT_MOST},
     ),
     Section(
