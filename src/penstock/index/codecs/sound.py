@@ -27,6 +27,9 @@ _PACKETS_AT_ONCE = 64
 _idle: list[tuple[tuple[Any, ...], Any]] = []
 """Decoders that wait for work, by what they were given; the newest comes last."""
 _lock = threading.Lock()
+_turn = threading.Lock()
+"""Held while pages are decoded: two threads that call FFmpeg for each short packet hand Python's
+lock to each other at each, and are slower than one."""
 
 
 def _take_decoder(kind: tuple[Any, ...]) -> Any:
@@ -71,8 +74,11 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     import av
 
     try:
-        how = _decode_pages if packing else _decode_run
-        frames = how(av, context, compressed, first + wanted, packing)
+        if packing:
+            with _turn:
+                frames = _decode_pages(av, context, compressed, first + wanted, packing)
+        else:
+            frames = _decode_run(av, context, compressed)
     except av.FFmpegError as error:
         raise ValueError(f"FFmpeg's {name} decoder says {error.strerror}") from None
     samples = _join_frames(frames)[first : first + wanted]
@@ -117,9 +123,7 @@ def _convert(samples: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any
     return ((samples.astype(np.float64) - shift) / full).astype(dtype)
 
 
-def _decode_run(
-    av: Any, context: Any, compressed: CompressedChunk, wanted: int, packing: str
-) -> list[Any]:
+def _decode_run(av: Any, context: Any, compressed: CompressedChunk) -> list[Any]:
     """Decode packets that are back to back, of which FFmpeg takes several as one; ValueError unless
     each gives a piece of sound."""
     data, sizes = compressed.data, compressed.inside["sizes"]
