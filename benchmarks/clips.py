@@ -326,7 +326,7 @@ class Bench(NamedTuple):
     ) -> None:
         """Add the row of these turns by the clock, and processor time a clip beside it, which other
         work on the machine changes less."""
-        pairs: Any = take_turns(ours, theirs, self.rounds)  # type: ignore[arg-type]
+        pairs = take_turns(ours, theirs, self.rounds)
         clock = [[ours[0], theirs[0]] for ours, theirs in pairs]
         row = make_row(name, clock, count, "clips/s", target, self.seed, note)
         cpu = [1e6 * median(pair[side][1] for pair in pairs) / count for side in (0, 1)]

@@ -69,12 +69,16 @@ def write_lines(path: Path, size: int, lengths: Callable[[np.random.Generator], 
     return path
 
 
-def take_turns(
-    ours: Callable[[], float], theirs: Callable[[], float], rounds: int
-) -> list[list[float]]:
-    """Seconds of both, pair by pair: so many rounds, and more until they are settled."""
-    pairs: list[list[float]] = []
-    for turn in count_turns(rounds, lambda: [[other / own for own, other in pairs]]):
+def take_turns(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> list[list[Any]]:
+    """What both took, pair by pair: so many rounds, and more until the seconds are settled, which
+    are all that was measured, or the first of it."""
+    pairs: list[list[Any]] = []
+
+    def list_ratios() -> list[list[float]]:
+        seconds = [[one[0] if isinstance(one, tuple) else one for one in pair] for pair in pairs]
+        return [[theirs / ours for ours, theirs in seconds]]
+
+    for turn in count_turns(rounds, list_ratios):
         seconds = [one() for one in ((ours, theirs) if turn % 2 else (theirs, ours))]
         pairs.append(seconds if turn % 2 else seconds[::-1])
     return pairs
