@@ -18,7 +18,7 @@ from penstock import limits
 from penstock.errors import UsageError
 from penstock.extent import Extents, Int
 from penstock.index import Field, Layout, RowTable
-from penstock.plan import Group, Ids, Keys, Locality, Session
+from penstock.plan import Group, Ids, Keys, Locality, SampleKeys, Session
 
 from . import contention, policies
 from .event_queue import EventQueue
@@ -63,7 +63,8 @@ class _SampleSource:
         self._rows = RowTable(np.zeros(len(sizes), np.uint32), np.arange(len(sizes)), sizes)
         self.layouts: tuple[Layout, ...] = (self._rows,)
         self.row_bytes = (self._rows.row_bytes,)
-        self.mean_bytes = float(sizes.mean())
+        self.mean_bytes = self.item_bytes = float(sizes.mean())
+        self.keys = SampleKeys(len(sizes))
 
     def labels(self, samples: Ids) -> None:
         return None

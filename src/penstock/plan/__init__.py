@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .batch_layout import Ids as Ids
     from .cache_blocks import count_fitting as count_fitting
     from .cache_keys import Keys as Keys
+    from .cache_keys import SampleKeys as SampleKeys
     from .cache_session import CacheSession as CacheSession
     from .cursor import Cursor as Cursor
     from .placement import Placement as Placement
@@ -39,7 +40,7 @@ else:
             "batch_layout": "Ids",
             "cache_actions": "cache_actions",
             "cache_blocks": "count_fitting",
-            "cache_keys": "Keys",
+            "cache_keys": "Keys SampleKeys",
             "cache_session": "CacheSession",
             "cursor": "Cursor",
             "placement": "Placement",
