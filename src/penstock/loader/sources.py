@@ -191,7 +191,7 @@ class DecodeSource:
 
     def close(self) -> None:
         self._reader.close()
-        for _, job, _ in self._jobs:
+        for _, job, _ in tuple(self._jobs):  # a thread that takes a batch may remove its job now
             job.fail(UsageError("the iterator was closed"))
         self._jobs.clear()
         self._admitted.clear()
