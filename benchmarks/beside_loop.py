@@ -105,7 +105,7 @@ def run_steps(step: Callable[[], None], until: Callable[[], bool]) -> float:
 
 
 def run_for(step: Callable[[], None], seconds: float) -> float:
-    """Mean seconds of the steps in so many seconds."""
+    """Mean time of a step, over the steps of so many seconds."""
     end = time.perf_counter() + seconds
     return run_steps(step, lambda: time.perf_counter() > end)
 

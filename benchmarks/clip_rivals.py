@@ -23,7 +23,7 @@ import numpy as np
 
 THREADS = 2
 Read = Callable[[str, int, int], np.ndarray]
-"""Read so many frames of a film, from one on."""
+"""Function that reads frames of a film: its path, the first frame, and how many."""
 
 
 @cache
@@ -34,7 +34,7 @@ def _web() -> Any:
 
 
 def _open(path: str, seeks: bool) -> Any:
-    """What a library is given: a path; of a URL a file that seeks, or all bytes."""
+    """The argument for a library: a path; of a URL a file that seeks, or all bytes."""
     if "://" not in path:
         return path
     return _web().open(path, block_size=1 << 18) if seeks else io.BytesIO(_web().cat_file(path))

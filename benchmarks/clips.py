@@ -138,7 +138,7 @@ Taken = tuple[float, float]
 
 
 class Pass(NamedTuple):
-    """What a loader took, the numbers of its clips, and sums of their frames if asked."""
+    """One epoch of a loader: its time, the numbers of its clips, sums of their frames if asked."""
 
     taken: Taken
     numbers: list[int]

@@ -28,7 +28,7 @@ from .record import LOAD_MAX, Record, find_reasons, read_record
 QUIET_S = 180
 """Longest wait for a quiet machine before a study; its record names the load in any case."""
 GENERATED = ("benchmarks/results", "docs/performance.md", "docs/speed.svg", "docs/scale.md")
-"""What a run writes itself, so that it may have changed."""
+"""Paths that a run writes itself, so that they may have changed."""
 
 
 class Study(NamedTuple):
@@ -88,7 +88,7 @@ def list_changes() -> list[str]:
 
 
 def find_lack(study: Study, photos: Path | None) -> str:
-    """What a study needs and the machine lacks; empty if it can run."""
+    """The first need of a study that the machine lacks; empty if it can run."""
     lacks = {
         "root": os.geteuid() != 0 and "root may mount its storage, and this is another user",
         "fuse": not os.path.exists("/dev/fuse") and "there is no /dev/fuse",

@@ -47,7 +47,7 @@ def test_what_cannot_be_measured_says_why(
 def test_computed_studies_run_side_by_side(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is timed comes first, and alone; of the others, two run at a time."""
+    """Timed studies come first, and alone; of the others, two run at a time."""
     names = ["a", "b", "timed", "c"]
     studies = [Study(name, "json.tool nothing", 1.0, is_timed=name == "timed") for name in names]
     run_studies(studies, None, results)

@@ -91,7 +91,7 @@ def test_pairs_give_way_to_time_but_not_below_the_least() -> None:
 
 
 def test_turns_are_taken_until_all_ratios_are_settled() -> None:
-    """As many as were asked for; more while a ratio is noisy; a few are a try, and never more."""
+    """Turns are as many as were asked for, and more while a ratio is noisy; a try has no more."""
     noisy: list[float] = []
 
     def turns(least: int, wide: int) -> int:

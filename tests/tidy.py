@@ -86,7 +86,7 @@ BUDGETS = {
     "cache": 4_028,
     "checkpoint": 6_531,
     "cli": 2_970,
-    "convert": 3_867,
+    "convert": 3_869,
     "dataset": 6_248,
     "demo": 452,
     "doctor": 1_730,

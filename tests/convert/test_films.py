@@ -83,3 +83,7 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
         convert_films(source, tmp_path / "out", 8)
     with pytest.raises(UsageError, match="is a URL: copy films"):
         convert_films("s3://bucket/films", tmp_path / "out", 8)
+    films = _write_films(tmp_path / "films")[0].parents[1]
+    for inside in (films, films / "b" / "out"):
+        with pytest.raises(UsageError, match="is inside the source: choose another folder"):
+            convert_films(films, inside, 8)

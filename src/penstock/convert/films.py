@@ -29,6 +29,7 @@ from ..engine.open import is_url
 from ..errors import FormatError, UsageError, missing_library
 from ..index.clips import ClipCut, Clips
 from ..loader.loader import Loader
+from .conversion import check_outside
 from .manifest import (
     CHOICES,
     ConversionManifest,
@@ -96,6 +97,7 @@ def convert_films(
     films = _open_films(path, {"frames": 1})
     files = films.index.files
     base = path if os.path.isdir(path) else os.path.dirname(path)
+    check_outside(films, target)
     codec = films.index.fields[0].codec
     assert codec is not None
     codecs = sorted({name for name, *_ in codec.options["configs"]})

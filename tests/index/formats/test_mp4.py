@@ -16,6 +16,7 @@ import penstock
 from penstock import limits
 from penstock.errors import FormatError, UsageError
 from penstock.index.codecs import film as film_codec
+from penstock.index.codecs.decoder_pool import DecoderPool
 from penstock.testing import FormatSuite, Written
 from tests.index.formats.films import (
     KINDS,
@@ -210,7 +211,7 @@ def test_decoders_wait_for_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         make(decoder, *given)
 
     monkeypatch.setattr(film_codec._Decoder, "__init__", counted)
-    monkeypatch.setattr(film_codec, "_idle", [])
+    monkeypatch.setattr(film_codec, "_pool", DecoderPool())
     monkeypatch.setattr(limits, "idle_decoders_max", 2)
     films = [write_film(tmp_path / f"{n}", 24, size=(48, 48 + 16 * n), seed=n) for n in range(4)]
     clips = {"frames": 4, "size": (48, 48)}
@@ -221,7 +222,7 @@ def test_decoders_wait_for_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(made) == 2
     for number in (12, 18, 0, 6, 12, 18):
         assert data[number]["frames"].shape == (4, 48, 48, 3)
-        assert len(film_codec._idle) == 2
+        assert len(film_codec._pool._idle) == 2
     assert len(made) > 4
     assert np.array_equal(data[5]["frames"], films[0].frames[20:])
 

@@ -13,8 +13,8 @@ turns clockwise that show a frame upright; `frame`, the height and width of upri
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ... import limits
 from ...errors import missing_library
+from .decoder_pool import DecoderPool
 from .registry import CompressedChunk, Decoded
 
 _DECODERS = {"av1": "libdav1d"}
@@ -32,7 +33,10 @@ class _Decoder:
     """One decoder, and what makes arrays of its frames."""
 
     def __init__(self, name: str, config: bytes) -> None:
-        import av.video.reformatter
+        try:
+            import av.video.reformatter
+        except ImportError:
+            raise missing_library("av", "clips", "decoding films") from None
 
         self.av = av
         self.context: Any = av.CodecContext.create(_DECODERS.get(name, name), "r")
@@ -42,29 +46,7 @@ class _Decoder:
         self.skips = False
 
 
-_idle: list[tuple[str, str, _Decoder]] = []
-"""Decoders that wait for work, by name and what they were given; the newest comes last."""
-_lock = threading.Lock()
-
-
-def _take_decoder(name: str, config: str) -> _Decoder:
-    """Take a decoder that waits for work, or make one."""
-    with _lock:
-        for place in reversed(range(len(_idle))):
-            if _idle[place][:2] == (name, config):
-                return _idle.pop(place)[2]
-    try:
-        return _Decoder(name, bytes.fromhex(config))
-    except ImportError:
-        raise missing_library("av", "clips", "decoding films") from None
-
-
-def _give_back(name: str, config: str, decoder: _Decoder) -> None:
-    """Let a decoder wait for work; of too many, the one that has waited longest is dropped."""
-    decoder.context.flush_buffers()
-    with _lock:
-        _idle.append((name, config, decoder))
-        del _idle[: -limits.idle_decoders_max]
+_pool = DecoderPool()
 
 
 def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
@@ -72,12 +54,13 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     inside = compressed.inside
     name, config, turns = options["configs"][inside["config"]]
     rows = np.arange(inside["frames"]) if compressed.rows is None else compressed.rows
-    decoder = _take_decoder(name, config)
+    decoder = _pool.take((name, config), partial(_Decoder, name, bytes.fromhex(config)))
     try:
         frames = _decode_rows(decoder, options, compressed, rows, turns)
     except decoder.av.FFmpegError as error:
         raise ValueError(f"FFmpeg's {name} decoder says {error}") from None
-    _give_back(name, config, decoder)
+    decoder.context.flush_buffers()
+    _pool.give_back((name, config), decoder)
     return [frames.reshape(-1).data] if options.get("whole") else frames
 
 

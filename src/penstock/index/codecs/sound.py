@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,28 +22,22 @@ import numpy.typing as npt
 
 from ... import limits
 from ...errors import missing_library
+from .decoder_pool import DecoderPool
 from .registry import CompressedChunk, Decoded
 
 _PACKETS_AT_ONCE = 64
-_idle: list[tuple[tuple[Any, ...], Any]] = []
-"""Decoders that wait for work, by what they were given; the newest comes last."""
-_lock = threading.Lock()
+_pool = DecoderPool()
 _turn = threading.Lock()
 """Held while pages are decoded: two threads that call FFmpeg for each short packet hand Python's
 lock to each other at each, and are slower than one."""
 
 
-def _take_decoder(kind: tuple[Any, ...]) -> Any:
-    """Take a decoder of this name, configuration, channels and rate, or make one."""
-    with _lock:
-        for place in reversed(range(len(_idle))):
-            if _idle[place][0] == kind:
-                return _idle.pop(place)[1]
+def _make_decoder(name: str, config: str, channels: int, rate: int) -> Any:
+    """Make a decoder of this name, configuration, channels and rate."""
     try:
         import av
     except ImportError:
         raise missing_library("av", "clips", "decoding sound") from None
-    name, config, channels, rate = kind
     context: Any = av.CodecContext.create(name, "r")
     context.extradata = bytes.fromhex(config) or None
     if name == "flac":
@@ -51,14 +46,6 @@ def _take_decoder(kind: tuple[Any, ...]) -> Any:
         context.sample_rate = rate
         context.layout = {1: "mono", 2: "stereo"}.get(channels, f"{channels} channels")
     return context
-
-
-def _give_back(kind: tuple[Any, ...], context: Any) -> None:
-    """Let a decoder wait for work; of too many, the one that has waited longest is dropped."""
-    context.flush_buffers()
-    with _lock:
-        _idle.append((kind, context))
-        del _idle[: -limits.idle_decoders_max]
 
 
 def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
@@ -70,7 +57,7 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     room = inside.get("room", wanted)
     if room * channels * 8 > limits.decoded_chunk_bytes_max:
         raise ValueError(f"{room:,} samples of {channels} channels: give shorter clips")
-    context = _take_decoder(kind)
+    context = _pool.take(kind, partial(_make_decoder, *kind))
     import av
 
     try:
@@ -84,7 +71,8 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     samples = _join_frames(frames)[first : first + wanted]
     if samples.shape != (wanted, channels):
         raise ValueError(f"samples are {samples.shape}, not {(wanted, channels)}")
-    _give_back(kind, context)
+    context.flush_buffers()
+    _pool.give_back(kind, context)
     samples = _convert(samples, dtype)
     if options.get("whole"):
         return [np.ascontiguousarray(samples).reshape(-1).view(np.uint8).data]
