@@ -91,6 +91,7 @@ class LengthMeasuring:
 
     samples:  in a chunk.
     count:    of chunks; 0 where the index alone says the lengths.
+    numbers:  of all chunks.
     """
 
     def __init__(
@@ -118,9 +119,9 @@ class LengthMeasuring:
             "counter": self.identity,
         }
         self.samples = max(1, min(8192, int(limits.lengths_chunk_bytes / max(1, index.mean_bytes))))
-        self.count = 0
+        self.count = self.numbers = 0
         if self._measure is not None:
-            self.count = -(-index.count // self.samples)
+            self.count, self.numbers = -(-index.count // self.samples), index.count
             # A function may use all fields.
             names = [made.name for made in index.made] if only is None else [only]
             if made := describe_made(index, names):
@@ -139,11 +140,11 @@ class LengthMeasuring:
         *,
         force: bool = False,
         progress: Progress | None = None,
-        measured: Callable[[int], Int] | None = None,
+        measured: Int | None = None,
     ) -> SavedLengths:
         """Measure what is missing, and save it; or return what is saved by the same rule.
 
-        measured:  returns the lengths of a chunk, where others measured them.
+        measured:  the lengths, where others measured them.
         """
         dataset, index = self.dataset, self.dataset.index
         paths = dataset.list_length_paths()
@@ -153,26 +154,22 @@ class LengthMeasuring:
                 if saved is not None and (saved.rule, saved.counter) == (self.name, self.identity):
                     return saved
         path, header = choose_saved_path(paths), self._header
-        if self._measure is not None:
+        if self._measure is None:
+            measured = _count_all(dataset, str(self._by), os.path.dirname(path))
+        if measured is not None:
+            with storage_errors(path):
+                write_sidecar(path, header, {"values": measured})
+        else:
+            assert self._measure is not None
             cores = len(os.sched_getaffinity(0))
             workers = cores if processes is None else check_whole("processes", processes, 1, 1024)
             with (
                 storage_errors(path),
                 MeasuredChunks(path, header, index.count, self.samples) as chunks,
             ):
-                if measured is None:
-                    _measure_chunks(dataset, self._measure, chunks, workers, progress)
-                else:
-                    chunks.forget(slice(None))  # those of a run that was stopped here
-                    missing = chunks.list_missing()
-                    pairs = ((chunk, measured(chunk)) for chunk in missing)
-                    chunks.fill(pairs, missing, progress)
+                _measure_chunks(dataset, self._measure, chunks, workers, progress)
                 write_sidecar(path, header, {"values": chunks.values})
                 chunks.remove()
-        else:
-            values = _count_all(dataset, str(self._by), os.path.dirname(path))
-            with storage_errors(path):
-                write_sidecar(path, header, {"values": values})
         for other in paths:
             if other != path:
                 with contextlib.suppress(OSError):

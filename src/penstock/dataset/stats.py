@@ -132,7 +132,7 @@ class StatsMeasuring:
 
     samples:  in a chunk.
     count:    of chunks.
-    width:    numbers of a chunk.
+    numbers:  of all chunks.
     """
 
     def __init__(self, dataset: Dataset, by_axis: int | None = None, bins: int = 0) -> None:
@@ -140,17 +140,21 @@ class StatsMeasuring:
         self._by_axis = None if by_axis is None else check_whole("by_axis", by_axis, 0, 64)
         self._bins = check_whole("bins", bins, 0, limits.stats_numbers_max)
         self._columns = columns = _list_columns(dataset, by_axis)
-        self.width = NUMBERS * sum(column.shape[1] for column in columns)
-        if (most := max(self.width, bins * len(columns))) > limits.stats_numbers_max:
+        self._width = NUMBERS * sum(column.shape[1] for column in columns)
+        if (most := max(self._width, bins * len(columns))) > limits.stats_numbers_max:
             what = f"rows and bins of {len(columns):,} fields have {most:,} numbers"
             at_most = f"above {limits.stats_numbers_max:,}"
             raise UsageError(f"{what}, {at_most}: use another by_axis, or fewer bins")
         self._batch, self.samples = _divide(dataset)
         self.count = -(-len(dataset) // self.samples)
+        self.numbers = self.count * self._width
 
-    def measure(self, chunk: int, reader: FieldReader) -> Int:
-        """Return the moments of a chunk, as numbers."""
-        return self.read(chunk, reader, self._sum_batch, self._join)
+    def measure(self, first: int, stop: int) -> Int:
+        """Return the moments of the chunks [first, stop), as numbers."""
+        chunks = range(first, stop)
+        with contextlib.closing(FieldReader(self.dataset.index)) as reader:
+            measured = [self.read(chunk, reader, self._sum_batch, self._join) for chunk in chunks]
+        return np.concatenate(measured)
 
     def save(
         self,
@@ -158,11 +162,11 @@ class StatsMeasuring:
         *,
         force: bool = False,
         progress: Progress | None = None,
-        measured: Callable[[int], Int] | None = None,
+        measured: Int | None = None,
     ) -> Mapping[str, FieldStats]:
         """Measure what is missing, and save it; or return what is saved of the same.
 
-        measured:  returns the moments of a chunk, where others measured them.
+        measured:  the moments of all chunks, where others measured them.
         """
         cores = len(os.sched_getaffinity(0))
         threads = (
@@ -193,14 +197,14 @@ class StatsMeasuring:
         about["rows"] = self._batch
         with storage_errors(path), ExitStack() as stack:
             passes = _Passes(self, threads, about, stack, progress, 2 if bins else 1)
-            passes.measured = measured
-            moments = self._join(passes.run(path, self.width, self._sum_batch, self._join))
+            if measured is None:
+                measured = passes.run(path, self._width, self._sum_batch, self._join)
+            moments = self._join(measured.reshape(self.count, self._width))
             counts = np.zeros(0, np.int64)
             if bins:
                 tables = _split(columns, moments[None])
                 wholes = [join_all(table.T)[0] for table in tables]
                 edges = [make_edges(whole["low"], whole["high"], bins) for whole in wholes]
-                passes.measured = None
                 counts = passes.run(f"{path}.bins", bins * len(columns), count_batch, _add)
                 counts = counts.sum(axis=0)
             sections = {"moments": moments, "bins": counts}
@@ -384,8 +388,7 @@ def _finish(moments: Any) -> FieldStats:
 class _Passes:
     """Passes over a data set, in threads: each reads it once, in chunks that the data decides.
 
-    count:     of passes, for progress.
-    measured:  returns the numbers of a chunk, where others measured them.
+    count:  of passes, for progress.
     """
 
     def __init__(
@@ -400,7 +403,6 @@ class _Passes:
         self._measuring, self._threads, self._header = measuring, threads, header
         self._stack, self._progress, self._count = stack, progress, count
         self.chunks: list[MeasuredChunks] = []
-        self.measured: Callable[[int], Int] | None = None
 
     def run(
         self,
@@ -418,8 +420,6 @@ class _Passes:
         before = len(self.chunks) * every
 
         def measure_chunk(chunk: int, _: int) -> Int:
-            if self.measured is not None:
-                return self.measured(chunk)
             reader = readers.pop() if readers else FieldReader(measuring.dataset.index)
             try:
                 return measuring.read(chunk, reader, measure_batch, join)
@@ -433,8 +433,6 @@ class _Passes:
 
         chunks = self._stack.enter_context(MeasuredChunks(path, self._header, count, 1, width))
         self.chunks.append(chunks)
-        if self.measured is not None:
-            chunks.forget(slice(None))  # those of a run that was stopped here
         missing = chunks.list_missing()
         pool = ThreadPool(self._threads, "penstock-stats")
         try:

@@ -7,17 +7,19 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import numpy as np
 
 from .. import limits
 from ..dataset.sources import request_index
+from ..engine.open import open_store
 from ..engine.store import Progress, Store
 from ..errors import ChangedError, StorageError, UsageError
-from ..extent import Files, Int
+from ..extent import Files, Int, slice_files, unseen
 from ..index.saved_index import IndexRequest, find_staleness
-from .tape import FilesToParse, Parsed, Tape, pack, unpack
+from .tape import Stopped, Tape, pack, unpack
 from .work_plan import Sections, Tasks, Work, WorkPlan, read_part
 
 _RACY_NS = 2_000_000_000
@@ -39,24 +41,20 @@ class IndexWork(Work):
         progress: Progress | None,
     ) -> Tasks:
         """List the files, and group those that are to be parsed."""
-        files = None
         answers: dict[tuple[Any, ...], Any] = {}
         started_ns = time.time_ns()
-        request, _ = _ask(about["source"], about["options"], answers, _stop, progress)
+        request = _ask(about, answers, _stop, progress)
+        files = unseen("", [])  # of a format that parses none
         try:
             request.build(started_ns)
-        except FilesToParse as stop:
-            files = stop.files
-        rarity = before.kept["rarity"] if before is not None else 0
-        bounds, rarity = _group(files, rarity) if files is not None else (np.zeros(1, np.int64), 0)
-        tasks = range(len(bounds) - 1)
+        except Stopped as stopped:
+            files = stopped.value
+        bounds, rarity = _group(files, 0 if before is None else before.kept["rarity"])
+        spans = [*pairwise(bounds.tolist())]
+        around = _describe_around(request.format, files, answers)
+        states = [around + _describe(files, *span, started_ns) for span in spans]
+        labels = [_label(files, *span) for span in spans]
         kept = {"rarity": rarity, "started_ns": started_ns}
-        spans = [(int(bounds[task]), int(bounds[task + 1])) for task in tasks]
-        around = _describe_around(request.format, files, answers) if files is not None else b""
-        states = [
-            around + _describe(files, *span, started_ns) for span in spans if files is not None
-        ]
-        labels = [_label(files, *span) for span in spans if files is not None]
         return Tasks(bounds, states, labels, kept, {"answers": pack(answers)})
 
     def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
@@ -64,12 +62,12 @@ class IndexWork(Work):
 
         def share(files: Files, parse: Callable[[Sequence[int]], list[Any]]) -> NoReturn:
             self._check(len(files))
-            raise Parsed(parse(range(first, stop)))
+            raise Stopped(parse(range(first, stop)))
 
         try:
-            self._request(share).build()
-        except Parsed as parsed:
-            return {}, {"results": pack(parsed.results)}
+            _ask(self._plan.about, self._answers, share).build()
+        except Stopped as stopped:
+            return {}, {"results": pack(stopped.value)}
         except ChangedError as error:
             what = str(error).partition(" since the data was indexed")[0]
             raise ChangedError(f"{what} since the work was planned: plan it again") from None
@@ -86,11 +84,9 @@ class IndexWork(Work):
             self._check(len(results))
             return results
 
-        request = self._request(share)
+        request = _ask(self._plan.about, self._answers, share)
         index = request.build(self._plan.kept["started_ns"])
-        tape = request.store
-        assert isinstance(tape, Tape)
-        if (reason := find_staleness(index, tape.store)) is not None:
+        if (reason := find_staleness(index, open_store(index.sources.root))) is not None:
             raise ChangedError(f"{reason}, or planned: plan it again")
         saved = request.save(index)
         if saved is None:
@@ -104,30 +100,25 @@ class IndexWork(Work):
             what = f"{self._plan.folder}: {count:,} files are parsed, and {planned:,} were planned"
             raise UsageError(f"{what}: plan the work again, with the same limits everywhere")
 
-    def _request(self, share: Share) -> IndexRequest:
-        about = self._plan.about
-        return _ask(about["source"], about["options"], self._answers, share, None)[0]
-
 
 def _stop(files: Files, parse: object) -> NoReturn:
-    raise FilesToParse(files)
+    raise Stopped(files)
 
 
 def _ask(
-    source: Sequence[str],
-    options: dict[str, Any],
+    about: Mapping[str, Any],
     answers: dict[tuple[Any, ...], Any],
     share: Share,
-    progress: Progress | None,
-) -> tuple[IndexRequest, str]:
+    progress: Progress | None = None,
+) -> IndexRequest:
     """The request for the index, whose store is asked through a tape."""
+    options = dict(about["options"])
+    format, split = options.pop("format", None), options.pop("split", None)
 
     def wrap(store: Store) -> Store:
         return Tape(store, answers, share)
 
-    options = dict(options)
-    format, split = options.pop("format", None), options.pop("split", None)
-    return request_index(source, format, split, options, progress, wrap)
+    return request_index(about["source"], format, split, options, progress, wrap)[0]
 
 
 def _group(files: Files, rarity: int) -> tuple[Int, int]:
@@ -159,13 +150,12 @@ def _describe_around(format: str, files: Files, answers: Mapping[tuple[Any, ...]
     the manifest of a data set, and their sizes and times. Folders, which more files change, are
     left out, and so are the files themselves: a part is of its own."""
     parsed = {files.name(row) for row in range(len(files))}
-    read, others = set[str](), set[tuple[str, int, int]]()
+    read, others = set[tuple[Any, ...]](), set[tuple[str, int, int]]()
     for question, answer in answers.items():
         if question[0] == "read" and question[1] not in parsed:
-            read.add(repr((question, hashlib.blake2b(answer).hexdigest())))
-        tables = {"scan": lambda answer: answer.files, "probe": lambda answer: answer[0]}
-        if question[0] in tables:
-            table: Files = tables[question[0]](answer)
+            read.add((*question, hashlib.blake2b(answer).hexdigest()))
+        if question[0] in ("scan", "probe"):
+            table: Files = answer[0]
             for row in np.flatnonzero(table.size >= 0).tolist():
                 if (name := table.name(row)) not in parsed:
                     others.add((name, int(table.size[row]), int(table.mtime_ns[row])))
@@ -175,14 +165,11 @@ def _describe_around(format: str, files: Files, answers: Mapping[tuple[Any, ...]
 def _describe(files: Files, first: int, stop: int, started_ns: int) -> bytes:
     """Describe files of a group as they are: names, sizes and times; and the plan's own time, if
     one of them was just written, and may be written again without a sign of it."""
-    times = files.mtime_ns[first:stop]
-    racy = started_ns if (np.abs(times - started_ns) <= _RACY_NS).any() else 0
-    pieces = _find_piece(files, first)
-    names = "\0".join(files.name(row) for row in range(first, stop))
-    about = f"{racy}\0{limits.parsed_piece_bytes}\0{pieces}\0{names}".encode(
-        "utf-8", "surrogateescape"
-    )
-    return about + files.size[first:stop].tobytes() + files.mtime_ns[first:stop].tobytes()
+    group = slice_files(files, first, stop)
+    racy = started_ns if (np.abs(group.mtime_ns - started_ns) <= _RACY_NS).any() else 0
+    columns = (group.names, group.ends, group.size, group.mtime_ns)
+    about = f"{racy} {limits.parsed_piece_bytes} {_find_piece(files, first)} {len(group)} "
+    return about.encode() + b"".join(column.tobytes() for column in columns)
 
 
 def _find_piece(files: Files, row: int) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
-import itertools
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -18,6 +17,7 @@ from ..dataset.dataset import Dataset
 from ..dataset.fields import build_fields
 from ..dataset.measuring import LengthMeasuring
 from ..dataset.sample import FieldReader, open_samples
+from ..dataset.saved import allot_array
 from ..dataset.stats import StatsMeasuring
 from ..engine.store import Progress
 from ..errors import ChangedError, DataError, LimitError, PenstockError, StorageError, UsageError
@@ -30,67 +30,74 @@ _NOTED_MAX = 100  # damaged samples that are named; all are counted
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8")
 
 
-class LengthWork(DatasetWork):
-    """The length of each sample: units are chunks."""
+class MeasureWork(DatasetWork):
+    """What is measured in chunks of samples, and saved beside the index: units are chunks."""
 
     noun = "chunks"
+    measuring: LengthMeasuring | StatsMeasuring
+
+    def divide(self) -> Int:
+        """Chunks, one a task unless there are very many."""
+        count = self.measuring.count
+        return divide_evenly(count, max(1, count // limits.measured_tasks_max))
+
+    def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
+        """Measure chunks."""
+        return {}, {"numbers": self.measuring.measure(first, stop)}
+
+    def commit(self, parts: Sequence[str], share: Callable[..., None]) -> str:
+        """Save what was measured, as one process does."""
+        count, folder = self.measuring.numbers, self.plan_made.folder
+        numbers = allot_array(count, np.int64, folder, limits.lengths_samples_inline_max)
+        filled = 0
+        for part in parts:
+            measured = read_part(part)[1]["numbers"]
+            numbers[filled : filled + len(measured)] = measured
+            filled += len(measured)
+        return self.save(numbers if count else None)
+
+    @abstractmethod
+    def save(self, measured: Int | None) -> str:
+        """Save the numbers of all chunks, if there are any: a line about them."""
+
+
+class LengthWork(MeasureWork):
+    """The length of each sample."""
+
     settings = ("by", "field", "tokenizer")
+    measuring: LengthMeasuring
 
     def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
         """Check the settings of `measure_lengths`: by, field and tokenizer."""
-        options = dict(settings)
-        by = options.pop("by", "bytes")
+        by = settings.pop("by", "bytes")
         if not isinstance(by, str):
             raise UsageError(f"by is {by!r}: name a function, as module:function")
         rule: Any = import_function("by", by) if ":" in by else by
         self._source = _digest_source(rule) if callable(rule) else ""
-        self._measuring = LengthMeasuring(dataset, rule, **options)
-
-    def divide(self) -> Int:
-        """Chunks, one a task unless there are very many."""
-        return _divide(self._measuring.count)
+        self.measuring = LengthMeasuring(dataset, rule, **settings)
 
     def describe(self) -> Any:
         """The rule: a tokenizer by its digest, a function by that of its module."""
-        return [self._measuring.name, self._measuring.identity, self._source]
+        return [self.measuring.name, self.measuring.identity, self._source]
 
-    def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
-        """Measure chunks."""
-        return {}, {"numbers": self._measuring.measure(first, stop)}
-
-    def commit(self, parts: Sequence[str], share: Callable[..., None]) -> str:
-        """Save the lengths, beside the index."""
-        samples = self._measuring.samples
-        measured = _find_chunks(self.plan_made.sections["bounds"], parts, samples)
-        saved = self._measuring.save(force=True, measured=measured)
+    def save(self, measured: Int | None) -> str:
+        saved = self.measuring.save(force=True, measured=measured)
         return f"lengths of {len(saved.values):,} samples by {saved.rule}: {saved.path}"
 
 
-class StatsWork(DatasetWork):
-    """Statistics of the fields of numbers: units are chunks."""
+class StatsWork(MeasureWork):
+    """Statistics of the fields of numbers."""
 
-    noun = "chunks"
     settings = ("by_axis",)
+    measuring: StatsMeasuring
 
     def prepare(self, dataset: Dataset, settings: dict[str, Any], folder: str) -> None:
         """Check the settings of `Dataset.stats`."""
-        self._measuring = StatsMeasuring(dataset, **settings)
+        self.measuring = StatsMeasuring(dataset, **settings)
 
-    def divide(self) -> Int:
-        """Chunks, one a task unless there are very many."""
-        return _divide(self._measuring.count)
-
-    def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
-        """Measure chunks."""
-        with closing(FieldReader(self._measuring.dataset.index)) as reader:
-            chunks = [self._measuring.measure(chunk, reader) for chunk in range(first, stop)]
-        return {}, {"numbers": np.concatenate(chunks)}
-
-    def commit(self, parts: Sequence[str], share: Callable[..., None]) -> str:
-        """Save the statistics, beside the index."""
-        measured = _find_chunks(self.plan_made.sections["bounds"], parts, self._measuring.width)
-        found = self._measuring.save(1, force=True, measured=measured)
-        return f"statistics of {', '.join(found)}, of {len(self._measuring.dataset):,} samples"
+    def save(self, measured: Int | None) -> str:
+        fields = self.measuring.save(1, force=True, measured=measured)
+        return f"statistics of {', '.join(fields)}, of {len(self.measuring.dataset):,} samples"
 
 
 class VerifyWork(DatasetWork):
@@ -132,26 +139,27 @@ class VerifyWork(DatasetWork):
 
     def _read(self, reader: FieldReader, first: int, stop: int, noted: list[PenstockError]) -> int:
         """Read samples, and add their digests up, which any tasks do in any sequence. Where some
-        are damaged, halves are read."""
-        index, total = self._data.index, 0
+        are damaged, each is read alone."""
         try:
-            ids = self._data.ids(np.arange(first, stop, dtype=np.uint64))
-            planned, buffer = reader.read_step(ids)
-            sample_of = open_samples(index, planned, build_fields(index, planned, buffer), 0, 0)
-            for number in range(first, stop):
-                sample = {"number": number, **sample_of(number - first)}
-                where = f"sample {number:,}: {index.where(sample.pop('__id__'))}"
-                state = hashlib.blake2b(digest_size=16)
-                _add(state, [*sample, *sample.values()], where)
-                total += int.from_bytes(state.digest(), "little")
+            return self._add_digests(reader, first, stop)
         except ChangedError:
             raise
         except (DataError, LimitError, StorageError) as error:
-            if stop - first > 1:
-                halves = np.linspace(first, stop, 3).astype(int).tolist()
-                return sum(self._read(reader, *span, noted) for span in itertools.pairwise(halves))
-            noted.append(error)
-            return 0
+            if stop - first == 1:
+                noted.append(error)
+                return 0
+        return sum(self._read(reader, number, number + 1, noted) for number in range(first, stop))
+
+    def _add_digests(self, reader: FieldReader, first: int, stop: int) -> int:
+        index, total = self._data.index, 0
+        planned, buffer = reader.read_step(self._data.ids(np.arange(first, stop, dtype=np.uint64)))
+        sample_of = open_samples(index, planned, build_fields(index, planned, buffer), 0, 0)
+        for number in range(first, stop):
+            sample = {"number": number, **sample_of(number - first)}
+            where = f"sample {number:,}: {index.where(sample.pop('__id__'))}"
+            state = hashlib.blake2b(digest_size=16)
+            _add(state, [*sample, *sample.values()], where)
+            total += int.from_bytes(state.digest(), "little")
         return total
 
     def commit(self, parts: Sequence[str], share: Callable[..., None]) -> str:
@@ -164,10 +172,6 @@ class VerifyWork(DatasetWork):
             raise DataError("\n  ".join([f"{what}: {remedy}", *noted]))
         digest = sum(header["digest"] for header in headers) % (1 << 128)
         return f"{len(self._data):,} samples are whole: digest {digest:032x} of their contents"
-
-
-def _divide(count: int) -> Int:
-    return divide_evenly(count, max(1, count // limits.measured_tasks_max))
 
 
 def _add(state: Any, value: Any, where: str) -> None:
@@ -191,19 +195,3 @@ def _digest_source(function: Callable[..., Any]) -> str:
             return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
     except (OSError, TypeError):  # a compiled one
         return ""
-
-
-def _find_chunks(bounds: Int, parts: Sequence[str], numbers: int) -> Callable[[int], Int]:
-    """Make the function that returns the numbers of a chunk, so many unless it is the last."""
-
-    @functools.lru_cache(maxsize=1)
-    def read(task: int) -> Int:
-        found: Int = read_part(parts[task])[1]["numbers"]
-        return found
-
-    def find(chunk: int) -> Int:
-        task = int(np.searchsorted(bounds, chunk, "right")) - 1
-        first = (chunk - int(bounds[task])) * numbers
-        return read(task)[first : first + numbers]
-
-    return find

@@ -25,26 +25,20 @@ from ..extent import Files, take_files
 
 T = TypeVar("T")
 
-_NUMPY = {"_frombuffer", "_reconstruct", "ndarray", "dtype", "scalar"}
-_BUILTINS = {"set", "frozenset", "slice", "complex", "bytearray", "range"}
+_PLAIN = {
+    "numpy": {"_frombuffer", "_reconstruct", "ndarray", "dtype", "scalar"},
+    "builtins": {"set", "frozenset", "slice", "complex", "bytearray", "range"},
+}
 _OURS = ("penstock.index.", "penstock.extent", "penstock.engine.store")
 
 
-class FilesToParse(BaseException):
-    """Stop of an index's making, where files are to be parsed. BaseException: no format may take it
-    for a fault of a file."""
+class Stopped(BaseException):
+    """Stop of an index's making where files are parsed: `value` is what it was made for.
+    BaseException: no format may take it for a fault of a file."""
 
-    def __init__(self, files: Files) -> None:
-        super().__init__(files)
-        self.files = files
-
-
-class Parsed(BaseException):
-    """Stop of an index's making, where some files are parsed: what the format makes of each."""
-
-    def __init__(self, results: list[Any]) -> None:
-        super().__init__()
-        self.results = results
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.value = value
 
 
 class Tape(Store):
@@ -109,9 +103,7 @@ class _Reader(pickle.Unpickler):
     """Reader of what formats make of files: tables and arrays, and nothing that acts."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.split(".")[0] == "numpy" and name in _NUMPY:
-            return super().find_class(module, name)
-        if module == "builtins" and name in _BUILTINS:
+        if name in _PLAIN.get(module.split(".")[0], ()):
             return super().find_class(module, name)
         if f"{module}.".startswith(_OURS):
             found = getattr(importlib.import_module(module), name, None)
