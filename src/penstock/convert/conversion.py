@@ -51,7 +51,6 @@ from .lmdb import LmdbConversion
 from .manifest import (
     REPORTED_EVERY,
     Conversion,
-    ConversionManifest,
     Converted,
     Progress,
     lock_folder,
@@ -276,11 +275,9 @@ class ShardsConversion(Conversion):
         shards = self.options["shards"]
         end = self.count if shards is None else (number + 1) * self.count // int(shards)
         with AtomicFile(os.path.join(self.path, name)) as file:
-            sample, done = self._fill(file, sample, samples, start, end)
+            entry, sample = self._fill(file, name, sample, samples, start, end)
             file.commit()
-        self.manifest.shards.append(
-            {"name": name, "first": start, "end": done, "bytes": file.size, "crc32": file.crc32}
-        )
+        self.manifest.shards.append(entry)
         self.manifest.save(self.path)
         return sample
 
@@ -297,40 +294,36 @@ class ShardsConversion(Conversion):
             os.makedirs(os.path.dirname(path), exist_ok=True)
         with contextlib.closing(self.read_samples(start)) as batches, AtomicFile(path) as file:
             samples = itertools.chain.from_iterable(batches)
-            self._fill(file, next(samples), samples, start, end)
+            entry, _ = self._fill(file, name, next(samples), samples, start, end)
             if (done := self._find_complete(number)) is not None:  # by another one meanwhile
                 return done
             with storage_errors(path):
                 os.replace(file.temporary, os.path.join(self.path, name))
         sync_folder(self.path)
-        entry = {"name": name, "first": start, "end": end, "bytes": file.size}
-        return {**entry, "crc32": file.crc32}
+        return entry
 
     def _find_complete(self, number: int) -> dict[str, Any] | None:
         """Find the entry of a shard if all are written. UsageError unless the destination is taken
         for this conversion: it was removed, or taken for another one."""
-        manifest = ConversionManifest.load(self.path)
-        difference = "no conversion"
-        if manifest is not None:
-            difference = manifest.describe_difference(self.manifest) or ""
-        if manifest is None or difference:
-            raise UsageError(f"{self.path} holds a conversion {difference}: plan the work again")
-        return manifest.shards[number] if manifest.complete else None
+        if not self.take_up(self.path):
+            raise UsageError(f"{self.path} holds no conversion: plan the work again")
+        return self.manifest.shards[number] if self.manifest.complete else None
 
     def _fill(
         self,
         file: AtomicFile,
+        name: str,
         sample: StoredSample | None,
         samples: Iterator[StoredSample],
         start: int,
         end: int,
-    ) -> tuple[StoredSample | None, int]:
-        """Write samples from `start` on, at most to `end`. Return the first sample that is not
-        written, and how far it came."""
-        bytes_max = self.options["shard_bytes"]
-        return fill_shard(
-            self.recipe, file, sample, samples, start, end, bytes_max=bytes_max, report=self.report
-        )
+    ) -> tuple[dict[str, Any], StoredSample | None]:
+        """Write samples from `start` on, at most to `end`. Return the entry of the shard, and the
+        first sample that is not written."""
+        size = self.options["shard_bytes"]
+        sample, end = fill_shard(self.recipe, file, sample, samples, start, end, size, self.report)
+        sums = {"bytes": file.size, "crc32": file.crc32}
+        return {"name": name, "first": start, "end": end, **sums}, sample
 
     # -- verifying -----------------------------------------------------------------------------
 
@@ -363,8 +356,7 @@ def fill_shard(
     samples: Iterator[StoredSample],
     start: int = 0,
     end: int | None = None,
-    *,
-    bytes_max: int | None,
+    bytes_max: int | None = None,
     report: Callable[[int], None] | None = None,
 ) -> tuple[StoredSample | None, int]:
     """Write samples into a shard, the given one first, from `start` to `end` or until it is full,

@@ -118,4 +118,4 @@ def list_settings(function: Callable[..., Any], without: str) -> tuple[str, ...]
 
 def divide_evenly(count: int, size: int) -> Int:
     """Return the bounds of tasks of so many units each."""
-    return np.array([*range(0, count, size), *([count] if count else [0])], np.int64)
+    return np.append(np.arange(0, count, size), count)

@@ -48,19 +48,15 @@ class TokenWork(DatasetWork):
         if any(isinstance(layout, Chunked) for layout in index.layouts):
             size = int(limits.task_text_bytes / max(1.0, index.mean_bytes))
             return divide_evenly(count, max(1, size))
-        ends, at = [0], 0
+        ends, total = [0], 0
         for first in range(0, count, limits.selection_chunk_samples):
             last = min(first + limits.selection_chunk_samples, count)
-            numbers = np.arange(first, last, dtype=np.uint64)
-            ids = np.asarray(self._run.source.ids(numbers)).view(np.int64)
-            total = at + np.cumsum(count_bytes(index, ids))
-            before = np.concatenate([[at], total[:-1]])
-            full = np.flatnonzero(
-                total // limits.task_text_bytes != before // limits.task_text_bytes
-            )
-            ends += (full + first + 1).tolist()
-            at = int(total[-1])
-        return np.array([*ends, *([count] if ends[-1] < count else [])], np.int64)
+            ids = np.asarray(self._run.source.ids(np.arange(first, last, dtype=np.uint64)))
+            sums = total + np.cumsum(count_bytes(index, ids.view(np.int64)))
+            tasks = np.append(total, sums) // limits.task_text_bytes
+            ends += (np.flatnonzero(np.diff(tasks)) + first + 1).tolist()
+            total = int(sums[-1])
+        return np.unique([*ends, count])
 
     def describe(self) -> Any:
         """The tokenizer by its digest, and the library by its version."""
