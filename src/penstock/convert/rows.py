@@ -10,7 +10,6 @@ no destination before. The module knows no engine: it is given columns of numpy 
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import secrets
@@ -47,7 +46,6 @@ Columns = Mapping[str, npt.NDArray[Any]]
 shape."""
 RowContainer = Literal["tar", "tfrecord", "records"]
 
-_TAKEN = frozenset((errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR))
 _CAST = "cast, fill or drop it before (map_batches, drop_columns)"
 
 
@@ -109,14 +107,13 @@ class RowShards:
         columns = describe_columns(first, self.to)
         recipe = choose_row_recipe(columns, self.to)
         samples = self._store_rows(recipe, columns, itertools.chain([first], filled), number)
-        sample, attempt, count = next(samples, None), secrets.token_hex(8), 0
+        sample, attempt = next(samples, None), secrets.token_hex(8)
         entries: list[dict[str, Any]] = []
         while sample is not None:
             part = f"{number}-{attempt}-{len(entries)}"
             with AtomicFile(os.path.join(self.folder, part)) as file:
-                sample, count = fill_shard(
-                    recipe, file, sample, samples, bytes_max=self.shard_bytes
-                )
+                size = self.shard_bytes
+                sample, count = fill_shard(recipe, file, sample, samples, bytes_max=size)
                 file.commit(durable=False)
             entries.append({"name": part, "end": count, "bytes": file.size, "crc32": file.crc32})
         return RowParts(number, columns, entries)
@@ -128,19 +125,17 @@ class RowShards:
         tables: Iterable[Columns],
         number: int,
     ) -> Iterator[StoredSample]:
-        label = find_label(columns)
-        written = [column.name for column in columns if column.name != label]
+        label, written = divide_columns(columns)
         position, key = 0, None
         for table in tables:
             _check_same(columns, describe_columns(table, self.to), f"blocks of task {number}")
-            values = [table[name] for name in written]
             names = table.get("__key__", table.get("__id__"))
-            labels = None if label is None else table[label].tolist()
-            for row in range(len(values[0])):
+            labels = itertools.repeat(None) if label is None else table[label.name].tolist()
+            rows = zip(*(table[column.name] for column in written), strict=True)
+            for row, (values, label_value) in enumerate(zip(rows, labels, strict=False)):
                 name = f"{number:06d}_{position:08d}" if names is None else _read_name(names[row])
-                made = tuple(_encode_row(column[row], self.to) for column in values)
-                read = Sample(position, position, name, made, labels[row] if labels else None)
-                sample = recipe.store_sample(read)
+                made = tuple(_encode_row(value, self.to) for value in values)
+                sample = recipe.store_sample(Sample(position, position, name, made, label_value))
                 if recipe.has_keys and sample.key in ("", key):
                     what = f"__key__ {name!r} of row {position:,} of task {number}"
                     raise UsageError(f"{what} is empty, or of the row before: make it unique")
@@ -175,12 +170,8 @@ class RowShards:
         options = {"to": self.to, "shard_bytes": self.shard_bytes, "name": self.name}
         ConversionManifest(source, options, entries, complete=True).save(made)
         with storage_errors(self.path):
-            try:
-                os.rename(made, self.path)
-            except OSError as error:
-                if error.errno in _TAKEN:
-                    raise _taken_error(self.path) from None
-                raise
+            _check_free(self.path)
+            os.rename(made, self.path)
         sync_folder(os.path.dirname(self.path))
         self.discard()
         files = tuple(os.path.join(self.path, entry["name"]) for entry in entries)
@@ -205,16 +196,17 @@ def plan_row_shards(
     path = os.path.abspath(path)
     check_choice("to", to, ("tar", "tfrecord", "records"))
     size = limits.shard_bytes_default if shard_bytes is None else shard_bytes
-    is_folder = os.path.isdir(path) and not os.path.islink(path)
-    if os.path.lexists(path) and not (is_folder and not os.listdir(path)):
-        raise _taken_error(path)
+    _check_free(path)
     parent, last = os.path.split(path)
     folder = os.path.join(parent, f".{last}.{secrets.token_hex(8)}.part")
     return RowShards(path, folder, to, check_whole("shard_bytes", size), choose_name(name, path))
 
 
-def _taken_error(path: str) -> UsageError:
-    return UsageError(f"path is {path!r}, and something is there: remove it, or name another")
+def _check_free(path: str) -> None:
+    """Check that a folder may get this name: nothing has it, or an empty folder."""
+    is_folder = os.path.isdir(path) and not os.path.islink(path)
+    if os.path.lexists(path) and not (is_folder and not os.listdir(path)):
+        raise UsageError(f"path is {path!r}, and something is there: remove it, or name another")
 
 
 # -- columns ---------------------------------------------------------------------------------------
@@ -230,34 +222,29 @@ def describe_columns(columns: Columns, to: RowContainer) -> tuple[Column, ...]:
     names = ", ".join(column.name for column in described) or "none"
     if to == "records" and len(described) != 1:
         raise UsageError(f"records hold one column, and there are {names}: select_columns one")
-    if not [column for column in described if column.name != find_label(described)]:
+    if not divide_columns(described)[1]:
         raise UsageError(f"columns are {names}: a sample is more than its name and label")
     return described
 
 
 def _describe_column(name: str, values: npt.NDArray[Any], to: RowContainer) -> Column:
     is_of_objects = values.dtype == object
-    kinds = (
-        {getattr(row, "dtype", type(row)) for row in values} if is_of_objects else {values.dtype}
-    )
+    rows = values if is_of_objects else values[:1]
+    kinds = {getattr(row, "dtype", type(row)) for row in rows}
     kind = next(iter(kinds))
-    if kinds in ({bytes}, {str}):
-        text = "bytes" if kind is bytes else "text"
-    elif len(kinds) == 1 and isinstance(kind, np.dtype) and kind.kind in "biufc":
-        text = kind.str
-    else:
+    texts = {bytes: "bytes", str: "text"}
+    if len(kinds) > 1 or (kind not in texts and getattr(kind, "kind", "") not in tuple("biufc")):
         shown = ", ".join(sorted(getattr(one, "__name__", str(one)) for one in kinds))
-        raise UsageError(
-            f"column {name!r} holds {shown}, and {to} bytes, text and numbers: {_CAST}"
-        )
-    shape = None if is_of_objects else values.shape[1:]
+        what = f"column {name!r} holds {shown}, and {to} bytes, text and numbers"
+        raise UsageError(f"{what}: {_CAST}")
     if to != "records":
-        return Column(name, text, () if shape == () else None)
-    shapes = {_encode_row(row, to).shape for row in values} if is_of_objects else {shape}
+        shape = () if not is_of_objects and values.ndim == 1 else None
+        return Column(name, texts.get(kind) or kind.str, shape)
+    shapes = {_encode_row(row, to).shape for row in rows}
     if len(shapes) > 1:
         what = f"column {name!r} has rows of different sizes, and records have one"
         raise UsageError(f"{what}: write tar or tfrecord")
-    return Column(name, text if kind not in (bytes, str) else "|u1", shapes.pop())
+    return Column(name, "|u1" if kind in texts else kind.str, shapes.pop())
 
 
 def _read_name(value: Any) -> str:
@@ -281,18 +268,19 @@ def _check_same(columns: Iterable[Column], others: Iterable[Column], where: str)
         raise UsageError(f"{where} differ in columns: {', '.join(differing[:4])}: {_CAST}")
 
 
-def find_label(columns: Sequence[Column]) -> str | None:
-    """Find the column that is the label: "label", or "cls", of whole numbers."""
+def divide_columns(columns: Sequence[Column]) -> tuple[Column | None, list[Column]]:
+    """Find the column that is the label, "label" or "cls" of whole numbers, and those that are
+    written as fields."""
     whole = {
-        one.name for one in columns if one.shape == () and one.is_array and one.kind[1] in "iu"
+        one.name: one for one in columns if one.shape == () and one.is_array and one.kind[1] in "iu"
     }
-    return next((name for name in ("label", "cls") if name in whole), None)
+    label = whole.get("label", whole.get("cls"))
+    return label, [column for column in columns if column is not label]
 
 
 def choose_row_recipe(columns: Sequence[Column], to: RowContainer) -> EncodingRecipe:
     """Return the recipe for rows with these columns."""
-    label = find_label(columns)
-    written = [column for column in columns if column.name != label]
+    label, written = divide_columns(columns)
     if to == "records":
         (only,) = columns
         return make_records_recipe(Field(only.name, np.dtype(only.kind), only.shape), None, False)
@@ -304,7 +292,7 @@ def choose_row_recipe(columns: Sequence[Column], to: RowContainer) -> EncodingRe
     if to == "tfrecord":
         return make_tfrecord_recipe(fields, lambda sample: sample.name, label is not None)
     names = [_choose_extension(column) for column in written]
-    members = [*names, *(["cls"] if label else [])]
+    members = names if label is None else [*names, "cls"]
     if len(set(members)) < len(members):
         raise UsageError(f"columns would share the extensions {', '.join(members)}: rename_columns")
     return make_tar_recipe(
