@@ -6,10 +6,9 @@ import inspect
 import json
 import os
 import re
-import secrets
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from ..engine.atomic_file import storage_errors
 from ..engine.store import Progress
 from ..errors import ChangedError, SidecarError
 from ..extent import Int
+from ..index.table import Index
 from .work_plan import Tasks, Work, WorkPlan
 
 _INDEX = "index.penstock"
@@ -59,17 +59,14 @@ class DatasetWork(Work, ABC):
         work = cls.__new__(cls)
         work.prepare(dataset, dict(about["settings"]), folder)
         work.begin()
+        saved = dataset.sidecar  # without what `about` asks for again: other names, dtypes
         with storage_errors(folder):
             os.makedirs(folder, exist_ok=True)
-            copy = os.path.join(folder, f"{_INDEX}.{secrets.token_hex(4)}")
-            if dataset.sidecar is not None:
-                shutil.copyfile(dataset.sidecar, copy)
-            else:
-                dataset.index.save(copy)
-            os.replace(copy, os.path.join(folder, _INDEX))
+            index = dataset.index if saved is None else Index.load(saved)
+            index.save(os.path.join(folder, _INDEX))
         bounds = work.divide()
         made = work._describe(dataset)
-        spans = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
+        spans = [*pairwise(bounds.tolist())]
         states = [f"{made} {span}".encode() for span in spans]
         labels = [f"{cls.noun} {first:,} to {stop - 1:,}" for first, stop in spans]
         return Tasks(bounds, states, labels, {"made": made}, {})

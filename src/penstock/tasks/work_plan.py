@@ -17,6 +17,7 @@ import hashlib
 import importlib
 import json
 import os
+import pathlib
 import platform
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -123,7 +124,9 @@ def plan_work(
     with contextlib.suppress(MissingError):
         before = WorkPlan.load(folder)
     for path in paths:
-        if not is_url(path) and os.path.isdir(path) and _is_below(folder, path):
+        if not is_url(path) and pathlib.Path(folder).resolve().is_relative_to(
+            os.path.realpath(path)
+        ):
             raise UsageError(f"folder is {folder!r}, in {path}: choose one outside of the data")
     for name in {"tokenizer", "destination"} & settings.keys():
         settings[name] = os.path.abspath(check_path(name, settings[name]))
@@ -140,12 +143,11 @@ def plan_work(
         raise UsageError(f"{what}: use another folder, or remove this one")
     tasks = _load_kind(what).plan(about, folder, before, progress)
     root = json.dumps(about, sort_keys=True).encode()
-    digests = [
-        hashlib.blake2b(state, key=hashlib.blake2b(root).digest(), digest_size=_DIGEST_BYTES)
-        for state in tasks.states
-    ]
+    digest = functools.partial(
+        hashlib.blake2b, key=hashlib.blake2b(root).digest(), digest_size=_DIGEST_BYTES
+    )
+    named = np.frombuffer(b"".join(digest(state).digest() for state in tasks.states), np.uint8)
     header = {"format": _FORMAT, "about": about, "labels": tasks.labels, "kept": tasks.header}
-    named = np.frombuffer(b"".join(digest.digest() for digest in digests), np.uint8)
     with storage_errors(folder):
         os.makedirs(os.path.join(folder, PARTS), exist_ok=True)
         path = os.path.join(folder, PLAN)
@@ -173,14 +175,8 @@ class WorkPlan:
         """Load the plan in a folder; MissingError if there is none, SidecarError if damaged."""
         folder = os.path.abspath(check_path("folder", folder))
         path = os.path.join(folder, PLAN)
-        try:
-            header, sections = read_sidecar(path, True)
-        except FileNotFoundError:
-            what = f"{folder} holds no plan of work"
-            raise MissingError(f"{what}: make one by `penstock plan-work`") from None
-        except SidecarError as error:
-            what = str(error).partition(": rebuild it")[0]
-            raise SidecarError(f"{what}: make the plan again") from None
+        missing = f"{folder} holds no plan of work: make one by `penstock plan-work`"
+        header, sections = _read_file(path, True, missing, "make the plan again")
         if header.get("format") != _FORMAT:
             raise SidecarError(f"{path} is no plan of work: make the plan again")
         about, labels = dict(header["about"]), list(header["labels"])
@@ -296,19 +292,20 @@ def _load_plan(folder: str, inode: int, mtime_ns: int) -> WorkPlan:
 
 def read_part(path: str, verify: bool = True) -> tuple[dict[str, Any], Sections]:
     """Read a part; SidecarError if it is damaged, MissingError if it is gone."""
+    missing = f"{path} was removed while parts were put together: run `penstock work` again"
+    return _read_file(path, verify, missing, "remove it, and run `penstock work` again")
+
+
+def _read_file(
+    path: str, verify: bool, missing: str, remedy: str
+) -> tuple[dict[str, Any], Sections]:
     try:
         return read_sidecar(path, verify)
     except FileNotFoundError:
-        what = f"{path} was removed while parts were put together"
-        raise MissingError(f"{what}: run `penstock work` again") from None
+        raise MissingError(missing) from None
     except SidecarError as error:
         what = str(error).partition(": rebuild it")[0]
-        raise SidecarError(f"{what}: remove it, and run `penstock work` again") from None
-
-
-def _is_below(path: str, folder: str) -> bool:
-    inside = os.path.realpath(folder)
-    return os.path.commonpath([os.path.realpath(path), inside]) == inside
+        raise SidecarError(f"{what}: {remedy}") from None
 
 
 def _load_kind(what: str) -> Any:

@@ -70,12 +70,6 @@ def save_when_preempted(
     """
     check_whole("every", every)
     check_function("save", save, "a function without arguments")
-    return _save_when_preempted(batches, save, every)
-
-
-def _save_when_preempted(
-    batches: Iterable[Batch], save: Callable[[], object], every: int
-) -> Iterator[Batch]:
     ask = getattr(ray.train, "get_preemption_info", lambda: None)
     saved = None
     for step, batch in enumerate(batches, 1):
