@@ -8,7 +8,6 @@ where the next begins, all of them are what one walk finds. Else the archive is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,7 +81,8 @@ def walk_archive(source: StoreFile, settings: Mapping[str, Any]) -> TarShard:
 def walk_piece(
     source: StoreFile, start: int, stop: int, settings: Mapping[str, Any]
 ) -> TarShard | None:
-    """Walk what begins within [start, stop) of an archive; None if nothing does."""
+    """Walk what begins within [start, stop) of an archive; None if nothing does, or if it has a
+    flaw: what is around it is no chain then."""
     first, end = _find_header(source, start), _find_header(source, stop)
     if first >= stop:  # within a member that began before
         return None
@@ -91,8 +91,7 @@ def walk_piece(
     try:
         shard = walk_archive(source.cut(first, end), {**settings, **ending})
     except FormatError:  # no piece, perhaps: walked whole, the archive has the right error
-        no, names = np.zeros(0, np.int64), Names.of([])
-        return TarShard(names, no, no, no, no, no, [], 0, (no, no, names), first, None, False)
+        return None
     at, offset = shard.at + first, shard.offset + first
     alone = shard.alone or behind is None
     return shard._replace(at=at, offset=offset, start=first, stop=behind, alone=alone)
@@ -138,8 +137,8 @@ def join_pieces(pieces: Sequence[TarShard], duplicates: bool) -> TarShard | None
 
     duplicates:  a key may come again.
     """
-    chained = all(one.stop == other.start for one, other in pairwise(pieces))
-    if not chained or pieces[0].start or pieces[-1].stop or not all(one.alone for one in pieces):
+    starts, stops = [piece.start for piece in pieces], [piece.stop for piece in pieces]
+    if [0, *stops] != [*starts, None] or not all(piece.alone for piece in pieces):
         return None
     extensions = list(dict.fromkeys(name for piece in pieces for name in piece.extensions))
     number = {name: n for n, name in enumerate(extensions)}
@@ -147,8 +146,8 @@ def join_pieces(pieces: Sequence[TarShard], duplicates: bool) -> TarShard | None
     count, last = 0, None
     for piece in pieces:
         goes_on = len(piece.at) > 0 and piece.keys[0] == last  # the sample of the piece before
-        numbers = np.array([number[name] for name in piece.extensions], np.int32)
-        extension.append(numbers[piece.extension])
+        names = np.array([number[name] for name in piece.extensions], np.int32)
+        extension.append(names[piece.extension])
         sample.append(piece.sample + (count - goes_on))
         at.append(piece.at[int(goes_on) :])
         skipped = int(piece.keys.ends[0]) if goes_on else 0
@@ -156,21 +155,21 @@ def join_pieces(pieces: Sequence[TarShard], duplicates: bool) -> TarShard | None
         count += len(piece.at) - goes_on
         last = piece.keys[len(piece.at) - 1] if len(piece.at) else last
     joined = shards.join_names(keys)
-    samples = np.concatenate(sample)
-    members = samples * max(1, len(extensions)) + np.concatenate(extension)
+    samples, numbers = np.concatenate(sample), np.concatenate(extension)
+    members = samples * max(1, len(extensions)) + numbers
     text, ends = joined.text.tobytes(), joined.ends.tolist()
     different = {text[start:end] for start, end in zip([0, *ends], ends, strict=False)}
     if len(np.unique(members)) < len(members) or (len(different) < count and not duplicates):
         return None
-    labels = [piece.labels for piece in pieces]
-    made: dict[str, Any] = {
-        "at": np.concatenate(at),
-        "sample": samples,
-        "extension": np.concatenate(extension),
-        "offset": np.concatenate([piece.offset for piece in pieces]),
-        "length": np.concatenate([piece.length for piece in pieces]),
-        "dropped": sum(piece.dropped for piece in pieces),
-    }
-    values, integers = (np.concatenate([one[n] for one in labels]) for n in (0, 1))
-    texts = shards.join_names([one[2] for one in labels])
-    return TarShard(joined, extensions=extensions, labels=(values, integers, texts), **made)
+    values, integers, texts = zip(*(piece.labels for piece in pieces), strict=True)
+    return TarShard(
+        joined,
+        np.concatenate(at),
+        samples,
+        numbers,
+        np.concatenate([piece.offset for piece in pieces]),
+        np.concatenate([piece.length for piece in pieces]),
+        extensions,
+        sum(piece.dropped for piece in pieces),
+        (np.concatenate(values), np.concatenate(integers), shards.join_names(texts)),
+    )
