@@ -21,7 +21,7 @@ from penstock.convert import tokenize
 from penstock.errors import MissingError, SidecarError, UsageError
 from penstock.index.sidecar import read_sidecar
 from penstock.tasks import WorkPlan, plan_work
-from penstock.tasks.token_work import place_tokens
+from penstock.tasks.convert_work import place_tokens
 from tests.command import run
 from tests.convert.tokenizers_made import draw_texts, save_words, train, write_lines
 from tests.tasks.works import LONG_AGO_NS, ThreadPool, do_all

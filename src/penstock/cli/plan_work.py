@@ -62,9 +62,7 @@ def _plans(
         ) -> None:
             given = {name: value for name, value in settings.items() if value not in (None, [])}
             if on == "slurm":
-                raise UsageError(
-                    "--on is 'slurm', whose jobs end later: give it to `penstock work`"
-                )
+                raise UsageError("--on slurm ends later: plan without it, and then `penstock work`")
             with console.show_progress(f"Looking at {path}") as progress, console.print_warnings():
                 plan = plan_work(
                     what, path, folder, progress=progress, open_options=options, **given

@@ -232,7 +232,7 @@ def _describe_column(name: str, values: npt.NDArray[Any], to: RowContainer) -> C
     rows = values if is_of_objects else values[:1]
     kinds = {getattr(row, "dtype", type(row)) for row in rows}
     kind = next(iter(kinds))
-    texts = {bytes: "bytes", str: "text"}
+    texts: dict[Any, str] = {bytes: "bytes", str: "text"}
     if len(kinds) > 1 or (kind not in texts and getattr(kind, "kind", "") not in tuple("biufc")):
         shown = ", ".join(sorted(getattr(one, "__name__", str(one)) for one in kinds))
         what = f"column {name!r} holds {shown}, and {to} bytes, text and numbers"

@@ -43,8 +43,8 @@ _FORMAT = "work-plan-1"
 _DIGEST_BYTES = 16
 _KINDS = {
     "index": "index_work.IndexWork",
-    "tokenize": "token_work.TokenWork",
-    "convert": "shard_work.ShardWork",
+    "tokenize": "convert_work.TokenWork",
+    "convert": "convert_work.ShardWork",
     "lengths": "measure_work.LengthWork",
     "stats": "measure_work.StatsWork",
     "verify": "measure_work.VerifyWork",

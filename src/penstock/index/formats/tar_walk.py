@@ -155,7 +155,8 @@ def join_pieces(pieces: Sequence[TarShard], duplicates: bool) -> TarShard | None
         count += len(piece.at) - goes_on
         last = piece.keys[len(piece.at) - 1] if len(piece.at) else last
     joined = shards.join_names(keys)
-    samples, numbers = np.concatenate(sample), np.concatenate(extension)
+    samples = np.concatenate(sample)
+    numbers: Any = np.concatenate(extension)
     members = samples * max(1, len(extensions)) + numbers
     text, ends = joined.text.tobytes(), joined.ends.tolist()
     different = {text[start:end] for start, end in zip([0, *ends], ends, strict=False)}
