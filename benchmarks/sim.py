@@ -1,8 +1,13 @@
 """python -m benchmarks.sim [--quick]: the simulator against what was published, and what it takes.
 
-Run times of the published simulator, reproduced; penstock's policy against the bound and against
-NoPFS in the corrected model, scenario by scenario; every policy by both models; and time and memory
-for 1,024 nodes, 1.28 million samples and 90 epochs, in a process of their own.
+Run times of the published simulator, reproduced; penstock's policy against the bound, over the run
+and in the first epoch, and against NoPFS in the corrected model, scenario by scenario; every policy
+by both models; and time and memory for 1,024 nodes, 1.28 million samples and 90 epochs, in a
+process of their own.
+
+NoPFS's nodes read the next epoch while one ends, penstock's loader does not. `nopfs` rows compare
+who keeps what: nodes of both read across ends of epochs. penstock may be behind by one step of the
+run, in which policies fill their pipelines differently. `loop` rows have penstock as its loader is.
 """
 
 from __future__ import annotations
@@ -13,9 +18,13 @@ import resource
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 from penstock.errors import UsageError
 from penstock_sim import POLICIES, Scenario, list_scenarios, load_scenario, simulate
+from penstock_sim.fluid_model import run_traffic
+from penstock_sim.policies import penstock
+from penstock_sim.workload import SimulatedWorkload
 
 from . import __main__ as command
 from .published_simulator import ROWS
@@ -75,20 +84,27 @@ def penstock_rows(scenario: Scenario) -> list[Row]:
     least, ours = (simulate(scenario, policy) for policy in ("lower_bound", "penstock"))
     room = sum(tier.capacity_mb for tier in scenario.system.tiers) * scenario.training.nodes
     fits = room >= scenario.data.samples * scenario.data.mean_mb
-    ratio = ours.total_s / least.total_s
-    first = float(ours.epochs_s[0] / least.epochs_s[0])
-    rows = [
-        Row(
-            *(f"bound {scenario.name}", ours.total_s, "s", least.total_s, ratio),
-            *(OF_BOUND if fits else None, ratio <= OF_BOUND if fits else None),
-            note=f"first epoch {first:.4f}",
-        )
-    ]
+    pairs = (
+        ("bound", ours.total_s, least.total_s),
+        ("first epoch", float(ours.epochs_s[0]), float(least.epochs_s[0])),
+    )
+    rows = []
+    for what, took, floor in pairs:
+        ratio = took / floor
+        target, met = (OF_BOUND, ratio <= OF_BOUND) if fits else (None, None)
+        rows.append(Row(f"{what} {scenario.name}", took, "s", floor, ratio, target, met))
+    traffic = replace(penstock(SimulatedWorkload(scenario)), by_epoch=False)
+    joined = float(run_traffic(scenario, traffic)[-1]) / 1e9
+    step = 1 / len(traffic.need)
     for policy in ("nopfs", "nopfs_published"):
         theirs = simulate(scenario, policy).total_s
-        against = ours.total_s / theirs
+        against = joined / theirs
         name = f"{policy} {scenario.name}"
-        rows.append(Row(name, ours.total_s, "s", theirs, against, 1.0, against <= 1.0))
+        met = against <= 1 + step
+        note = "target: within one step of the run"
+        rows.append(Row(name, joined, "s", theirs, against, 1 + step, met, note=note))
+        name = f"loop, {name}"
+        rows.append(Row(name, ours.total_s, "s", theirs, ours.total_s / theirs))
     return rows
 
 

@@ -104,11 +104,11 @@ def run_traffic(
     ends: Ints = _kernels.run_fluid(
         nodes=nodes,
         window=window if traffic.known else 0,
-        batch=1 if traffic.batches else scenario.batch,
+        batch=1,  # of which a node computes: a whole batch
         serial=not traffic.staged,
         setup=traffic.setup,
         overhead=_overhead_ns(scenario),
-        epoch=scenario.steps if traffic.batches else 0,
+        epoch=scenario.steps if traffic.by_epoch else 0,
         compute=training.compute_mb_s * _bytes_per_ns,
         stage=stage_mb_s(scenario, traffic.staged) * _bytes_per_ns,
         link=system.network_mb_s * spare.peers * _bytes_per_ns,

@@ -36,8 +36,8 @@ class NodeTraffic:
     staged:    True if steps are staged ahead; otherwise a step is read when the one before is done,
                by one thread, and decoded when it is read.
     known:     True if steps are known beforehand; otherwise each is read when it begins.
-    batches:   True if nodes work as penstock's loader does: they compute with whole batches, and an
-               epoch begins when the one before is over. Without a setup.
+    by_epoch:  True if nothing of an epoch is read before the one before is over, as by penstock's
+               loader. Without a setup.
     """
 
     need: Ints
@@ -51,7 +51,7 @@ class NodeTraffic:
     setup: bool = False
     staged: bool = True
     known: bool = True
-    batches: bool = False
+    by_epoch: bool = False
 
     @classmethod
     def empty(cls, scenario: Scenario, **how: bool) -> NodeTraffic:
@@ -110,7 +110,7 @@ def trace_flows(
     *,
     local: bool = False,
     staged: bool = True,
-    batches: bool = False,
+    by_epoch: bool = False,
     ahead: bool = True,
     replace: Replace | None = None,
 ) -> NodeTraffic:
@@ -127,7 +127,7 @@ def trace_flows(
     scenario = workload.scenario
     nodes = scenario.training.nodes
     setup = caches.preloaded
-    traffic = NodeTraffic.empty(scenario, setup=setup, staged=staged, batches=batches)
+    traffic = NodeTraffic.empty(scenario, setup=setup, staged=staged, by_epoch=by_epoch)
     cache_blocks = _FilledBlocks(workload, caches)
     if setup:
         kept = caches.owner >= 0
@@ -240,7 +240,8 @@ def place_cache_blocks(workload: SimulatedWorkload) -> tuple[Placement, list[int
         seed=scenario.training.seed,
         cache_block=cache_block,
     )
-    return placement, cache_blocks
+    block_bytes = np.add.reduceat(sizes, np.arange(0, len(sizes), cache_block))
+    return placement.deal_bytes(lambda some: block_bytes[some]), cache_blocks
 
 
 def _place_samples(workload: SimulatedWorkload) -> Caches:
@@ -257,11 +258,11 @@ def find_tiers(slots: Ints, ends: Ints) -> Ints:
 
 
 def penstock(workload: SimulatedWorkload) -> NodeTraffic:
-    return trace_flows(workload, _place_samples(workload), batches=True)
+    return trace_flows(workload, _place_samples(workload), by_epoch=True)
 
 
 def penstock_local(workload: SimulatedWorkload) -> NodeTraffic:
-    return trace_flows(workload, _place_samples(workload), local=True, batches=True)
+    return trace_flows(workload, _place_samples(workload), local=True, by_epoch=True)
 
 
 def _keep_shards(workload: SimulatedWorkload, tier: int) -> Caches:

@@ -13,7 +13,7 @@ from penstock.cache.key_index import Addressed
 from penstock.cache.shared_memory import alignment_default
 from penstock.extent import Files
 from penstock.index import Field, Index
-from penstock.index.layout import Fixed
+from penstock.index.layout import Fixed, RowTable
 from penstock.plan.cache_blocks import count_cache_blocks, measure_cache_blocks
 from penstock.ranks.place import Place
 
@@ -66,6 +66,19 @@ def test_hosts_are_numbered_by_their_first_ranks() -> None:
         first = {m["coordinate"]: m["host"] for m in reversed(members)}
         nodes = _locate_coordinates(members, "strided")
         assert nodes == tuple(hosts.index(first[number]) for number in range(30))
+
+
+def test_hosts_keep_equal_bytes() -> None:
+    """Of samples of unequal sizes, whatever their order, within two cache blocks."""
+    length = np.arange(10_000) % 997
+    rows = RowTable(np.zeros(10_000, np.uint32), np.cumsum(length) - length, length)
+    field = Field("data", np.dtype(np.uint8), None)
+    source = Addressed(Index("rows", FILES, (field,), (rows,), FILES))
+    members = [member | {"ram_bytes": 10**7} for member in introduce(9, 9, 1)]
+    placement = _agree(source, Place(0, 9), members, 4).placement
+    held = np.bincount(placement.owners(np.arange(10_000)), length, 9) / length.mean()
+    counts = np.array(placement.shares) * 4
+    assert np.ptp(held) < 2 * 4 * 997 / length.mean() < np.ptp(counts)
 
 
 def test_cache_blocks_are_measured_once_for_each_size_of_hosts() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import limits
 from penstock.errors import UsageError
 from penstock.order.order import Order
 from penstock.plan.placement import CacheTier, Placement, divide_shares
@@ -20,7 +21,7 @@ def placements(draw: st.DrawFn) -> Placement:
     nodes = draw(st.integers(1, 8))
     capacities = st.lists(st.integers(0, 60), min_size=nodes, max_size=nodes).map(tuple)
     alike = st.integers(0, 60).map(lambda each: (each,) * nodes)
-    return Placement(
+    placement = Placement(
         draw(st.integers(1, 400)),
         draw(capacities | alike),
         draw(st.none() | capacities),
@@ -28,6 +29,8 @@ def placements(draw: st.DrawFn) -> Placement:
         seed=draw(st.integers(0, 2**64 - 1)),
         cache_block=draw(st.integers(1, 12)),
     )
+    size = np.random.default_rng(draw(st.integers(0, 9))).integers(0, 100, placement.cache_blocks)
+    return placement.deal_bytes(lambda some: size[some]) if draw(st.booleans()) else placement
 
 
 @given(placements())
@@ -97,6 +100,34 @@ def test_equal_nodes_differ_by_one() -> None:
     assert Placement(10, (9, 1, 9, 9), seed=0).shares == (3, 1, 3, 3)
     assert Placement(12, (9, 9), ranks=(1, 3), seed=0).shares == (3, 9)
     assert Placement(10, (1,) * 4, (1,) * 4, seed=0, cache_block=2).shares == (2, 1, 1, 1)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 7))
+def test_dealt_bytes_are_equal(seed: int, nodes: int, cache_block: int) -> None:
+    """With room to spare each node has its part of the bytes, by rank, up to the largest cache
+    block; more than one window of sizes is looked at."""
+    random = np.random.default_rng(seed)
+    ranks = tuple(random.integers(1, 4, nodes).tolist())
+    placement = Placement(
+        70_000, (70_000,) * nodes, None, ranks, seed=seed, cache_block=cache_block
+    )
+    size = random.integers(0, 1000, placement.cache_blocks)
+    dealt = placement.deal_bytes(lambda some: size[some])
+    held = np.bincount(dealt.owners(np.arange(0, 70_000, cache_block)), size, nodes)
+    part = size.sum() * np.array(placement.shares) / placement.cache_blocks
+    assert np.abs(held - part).max() <= 1000
+    assert sum(dealt.shares) == placement.cache_blocks
+
+
+def test_when_shares_stay_equal() -> None:
+    """Sizes that are alike, nodes that are full, and more samples than sizes are looked at."""
+    alike, full = Placement(1000, (1000,) * 8, seed=1), Placement(1000, (20,) * 8, seed=1)
+    assert alike.deal_bytes(lambda some: np.full(len(some), 7)) is alike
+    assert full.deal_bytes(lambda some: some.view(np.int64)) is full
+    many = Placement(limits.dealt_samples_max + 1, (1 << 30,) * 8, seed=1)
+    assert many.deal_bytes(lambda some: some.view(np.int64)) is many
+    tight = Placement(1000, (125,) * 8, seed=1)
+    assert tight.deal_bytes(lambda some: some.view(np.int64)) is tight
 
 
 def test_small_shares_among_large_ones() -> None:

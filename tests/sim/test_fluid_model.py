@@ -172,7 +172,7 @@ def slow_run(scenario: Scenario, traffic: NodeTraffic) -> list[float]:
     after = []
     for k in range(steps):
         first = 0 if traffic.setup and k else -1
-        if traffic.batches:
+        if traffic.by_epoch:
             first = k // scenario.steps * scenario.steps - 1
         fits = [
             m for m in range(first, k) if (traffic.need[m + 1 : k + 1].sum(axis=0) <= room).all()
@@ -214,8 +214,7 @@ def slow_run(scenario: Scenario, traffic: NodeTraffic) -> list[float]:
                 computes = need / (training.compute_mb_s * BYTES)
                 if traffic.staged:
                     staged = servers.passed(("stage", i), need, stage, opens[k], there)
-                    last = computes if traffic.batches else computes / scenario.batch
-                    end += [before + extra + computes, staged + extra + last]
+                    end.append(max(before, staged) + extra + computes)
                 else:
                     staged = servers.passed(("stage", i), need, stage, max(opens[k], there), 0)
                     end.append(staged + extra + computes)
@@ -496,13 +495,17 @@ PUBLISHED = ["s1", "s2", "s3", "s4", "cosmoflow", "imagenet-1k", "openimages", "
 
 @pytest.mark.parametrize("name", first(2, PUBLISHED))
 def test_penstock_in_the_published_scenarios(name: str) -> None:
-    """Not slower than NoPFS as published; than with peers but for 0.3 %, as its nodes compute with
-    samples as they come; and within 3 % of the bound, epoch by epoch, where all data fit."""
+    """Not slower than NoPFS as published. Than with peers by less than one step of the run if nodes
+    of both read across the ends of epochs, and by less than 0.15 % as the loader is. Within 3 % of
+    the bound, epoch by epoch, where all data fit."""
     scenario = load_scenario(name)
     least, ours, theirs, published = (
         simulate(scenario, p) for p in ("lower_bound", "penstock", "nopfs", "nopfs_published")
     )
-    assert ours.total_s <= 1.003 * theirs.total_s
+    traffic = replace(TRAFFIC["penstock"](SimulatedWorkload(scenario)), by_epoch=False)
+    joined_s = run_traffic(scenario, traffic)[-1] / 1e9
+    assert joined_s <= (1 + 1 / len(traffic.need)) * theirs.total_s
+    assert ours.total_s <= 1.0015 * theirs.total_s
     assert ours.total_s <= 1.0001 * published.total_s
     room = sum(tier.capacity_mb for tier in scenario.system.tiers) * scenario.training.nodes
     if room >= scenario.data.samples * scenario.data.mean_mb:
@@ -512,11 +515,13 @@ def test_penstock_in_the_published_scenarios(name: str) -> None:
 
 @pytest.mark.long
 def test_a_thousand_nodes() -> None:
-    """1,024 nodes and 90 epochs, 115 million accesses: even with NoPFS, and with peers every byte
-    leaves storage once."""
+    """1,024 nodes and 90 epochs, 115 million accesses: even with NoPFS, near the bound in the first
+    epoch too, where the fullest node has 0.5 % more to read than the mean; and with peers every
+    byte leaves storage once."""
     scenario = load_scenario("imagenet-1k-lassen")
     least, ours, theirs = (simulate(scenario, p) for p in ("lower_bound", "penstock", "nopfs"))
-    assert ours.total_s <= min(theirs.total_s * 1.003, least.total_s * 1.03)
+    assert ours.total_s <= min(theirs.total_s * 1.001, least.total_s * 1.03)
+    assert ours.epochs_s[0] <= least.epochs_s[0] * 1.02
     assert theirs.moved_mb[:, 0].sum() == pytest.approx(ours.moved_mb[:, 0].sum())
 
 

@@ -33,6 +33,7 @@ from ..index.read_cost import measure_cost, summarize_cost
 from ..index.table import Index
 from ..plan.assignment import Locality
 from ..plan.cache_blocks import (
+    BlockLayout,
     CacheBlockChoice,
     choose_cache_block,
     count_cache_blocks,
@@ -348,7 +349,7 @@ def _agree(
     index, count = source.index, source.keys.count
     placement = Placement(
         count, room["ram"], room["disk"], reader_counts, seed=_seed, cache_block=cache_block
-    )
+    ).deal_bytes(BlockLayout(source, cache_block).measure)
     left_bytes = 0
     leader = members[leaders[nodes[place.rank]]]
     if leader["replicas"] and len(hosts) > 1:

@@ -14,7 +14,8 @@ from storage than such a fixed division, because every epoch needs every sample 
 from __future__ import annotations
 
 import operator
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import IntEnum
 from fractions import Fraction
 from itertools import accumulate
@@ -31,6 +32,8 @@ from ..order.order import Order, check_words
 
 Nodes = npt.NDArray[np.int32]
 """Numbers of nodes, -1 for none."""
+
+_measured_at_once = 1 << 16  # samples
 
 
 class CacheTier(IntEnum):
@@ -63,10 +66,11 @@ class Placement:
                         processes more should own more. None: all alike.
     seed:               of the permutation; equal on all ranks.
     cache_block:        samples of a cache block; the last cache block may have fewer.
+    dealt:              cache blocks that each node owns, from `deal_bytes`; None: equal shares.
 
-    Shares are as equal, by rank, as the capacities allow. If capacities allow it, nodes with the
-    same number of ranks differ by at most one cache block, and the first ones have more. A look-up
-    takes about 15 ns a sample. Threads may use one placement together.
+    Equal shares are as equal, by rank, as capacities allow. If they allow it, nodes with the same
+    number of ranks differ by at most one cache block, and the first ones have more. A look-up takes
+    about 15 ns a sample. Threads may use one placement together.
     """
 
     count: int
@@ -76,6 +80,7 @@ class Placement:
     _: KW_ONLY
     seed: int
     cache_block: int = 1
+    dealt: tuple[int, ...] | None = None
     _order: Order = field(init=False, repr=False, compare=False)
     _starts: Int = field(init=False, repr=False, compare=False)
     _ends: Int = field(init=False, repr=False, compare=False)
@@ -96,14 +101,49 @@ class Placement:
         object.__setattr__(self, "disk_cache_blocks", disk)
         object.__setattr__(self, "ranks", ranks)
         object.__setattr__(self, "_order", Order(self.cache_blocks, self.seed, purpose="placement"))
-        capacities = [a + b for a, b in zip(ram, disk, strict=True)]
-        shares = divide_shares(self.cache_blocks, capacities, ranks)
+        shares = self.dealt or divide_shares(self.cache_blocks, self._capacities, ranks)
         object.__setattr__(self, "_starts", np.array([0, *accumulate(shares)], np.int64))
         object.__setattr__(self, "_ends", np.append(self._starts[1:], limits.order_count_max))
         # One bucket is a few times shorter than a share, so that most hold no end, or one.
         buckets = np.arange((self.cache_blocks >> self._shift) + 1, dtype=np.int64) << self._shift
         guide = np.searchsorted(self._starts[1:], buckets, side="right").astype(np.int32)
         object.__setattr__(self, "_guide", guide)
+
+    def deal_bytes(self, measure: Callable[[Words], Int]) -> Placement:
+        """Return this placement with shares as equal in bytes as they are in cache blocks here.
+
+        measure:  gives the bytes of cache blocks.
+
+        If sizes vary, nodes with equal numbers of cache blocks have unequal bytes, and the first
+        epoch ends when the fullest has read its own. So stretches are cut by bytes, as far as
+        capacities allow. Nothing changes where some cache blocks have no owner, since each node is
+        full then, nor above `limits.dealt_samples_max`, where chance evens out what nodes have and
+        looking at all sizes takes long.
+        """
+        count = self.cache_blocks
+        is_partial = int(self._starts[-1]) < count
+        if self.nodes == 1 or is_partial or self.count > limits.dealt_samples_max:
+            return self
+        step = max(1, _measured_at_once // self.cache_block)
+        runs = ((first, min(step, count - first)) for first in range(0, count, step))
+        size = np.concatenate([measure(self._order.run(*run)) for run in runs])
+        ends = np.cumsum(size)
+        total = int(ends[-1])
+        # A cache block goes to the stretch in which the middle of its bytes lies.
+        cuts = np.searchsorted(
+            2 * ends - size, [2 * total * end // count for end in self._starts[1:].tolist()]
+        )
+        shares, start, after = [], 0, sum(self._capacities)
+        for cut, capacity in zip(cuts.tolist(), self._capacities, strict=True):
+            after -= capacity
+            end = min(max(start, cut, count - after), start + capacity)
+            shares.append(end - start)
+            start = end
+        return (
+            self
+            if not total or tuple(shares) == self.shares
+            else replace(self, dealt=tuple(shares))
+        )
 
     @property
     def nodes(self) -> int:
@@ -163,6 +203,12 @@ class Placement:
     def _row(self, cache_blocks: npt.ArrayLike) -> Int:
         """Return the places of cache blocks in the row of which each node owns a stretch."""
         return self._order.positions(cache_blocks).view(np.int64)
+
+    @property
+    def _capacities(self) -> list[int]:
+        """Cache blocks that each node has room for."""
+        disk = self.disk_cache_blocks or (0,) * self.nodes
+        return [a + b for a, b in zip(self.ram_cache_blocks, disk, strict=True)]
 
     @property
     def _shift(self) -> int:
