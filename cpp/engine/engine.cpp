@@ -1,5 +1,7 @@
 #include "engine/engine.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <system_error>
 #include <utility>
@@ -24,6 +26,27 @@ constexpr std::size_t many_threads = 32;  // more than processors could use
 
 // Time at the limited rate that an idle or late engine may catch up on.
 constexpr double credit_s = 0.005;
+
+// What threads allocate for themselves as they start: above all, their thread-local data, whose
+// failure ends the process.
+constexpr std::size_t start_bytes = 1 << 20;
+
+// Addresses that nobody else can map while this lives.
+class PutAside {
+ public:
+  explicit PutAside(std::size_t bytes)
+      : bytes_(bytes),
+        map_(::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+  PutAside(const PutAside&) = delete;
+  PutAside& operator=(const PutAside&) = delete;
+  ~PutAside() {
+    if (map_ != MAP_FAILED) ::munmap(map_, bytes_);
+  }
+
+ private:
+  std::size_t bytes_;
+  void* map_;
+};
 
 constexpr std::chrono::nanoseconds wait_max = 24h * 365;
 
@@ -58,7 +81,10 @@ Engine::~Engine() { close(); }
 bool Engine::is_inherited() const { return count_forks() != owner_; }
 
 // Start the wanted number of threads, or as many as the system grants; throws if that is none.
+// They wait for the mutex, which the caller holds, before they allocate anything: where the last
+// stack took all memory that the process may map, what was put aside is there for them.
 void Engine::start_threads() {
+  const PutAside put_aside(start_bytes);
   while (threads_.size() < threads_wanted_) {
     try {
       threads_.emplace_back(&Engine::work, this, threads_.size());
