@@ -40,12 +40,12 @@ test: $(STAMPS)/penstock  ## the tests, the same examples every time; ARGS= are 
 LONG := --dist worksteal --timeout 900
 MARKS ?= long or hypothesis or wide
 EXAMPLES ?= 200
-test-long: $(STAMPS)/ray  ## what takes long, and EXAMPLES=200 of each property; ARGS= are pytest's
+test-long: $(STAMPS)/penstock  ## what takes long, and EXAMPLES=200 of each property; ARGS= are pytest's
 	PENSTOCK_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest -n $(WORKERS) $(LONG) -m '$(MARKS)' $(ARGS)
 
 # Three at a time: they wait for processes that they start.
 test-engines: $(STAMPS)/engines  ## Ray Train, and shared work on Ray, Dask, MPI, Slurm's stand-in and a pool, whose processes are killed, KILLS=3 of each work on each; ARGS= are pytest's
-	$(if $(KILLS),PENSTOCK_KILLS=$(KILLS)) $(RUN) -m pytest -n 3 $(LONG) -m engines tests/tasks tests/trainers/test_ray*.py $(ARGS)
+	$(if $(KILLS),PENSTOCK_KILLS=$(KILLS)) $(RUN) -m pytest -n 3 $(LONG) -m engines tests/tasks tests/trainers/test_ray*.py tests/test_examples.py $(ARGS)
 
 # Trainers and engines that call our loaders, of these versions, in an environment of their own: .venv
 # with these in front of it, so that nothing that they ask for replaces what the project is tested with.
@@ -302,11 +302,6 @@ $(STAMPS)/penstock: $(CORE) pyproject.toml $(STAMPS)/tools $(STAMPS)/torch
 	@touch $@
 
 # Without it the example under Ray Train is left out, which says so.
-$(STAMPS)/ray: $(STAMPS)/penstock
-	@echo "setup: Ray"
-	@$(INSTALL) --no-build-isolation --editable '.[ray]'
-	@touch $@
-
 # By grpcio tests read Ray's counters.
 $(STAMPS)/engines: $(STAMPS)/penstock
 	@echo "setup: Ray and Dask"

@@ -14,18 +14,27 @@ CASES = 200
 """Examples of a property at which nothing is thinned: those of make test-long."""
 
 
-def first(count: int, values: Iterable[Any]) -> list[Any]:
-    """Mark all values of a parameter but the first ones long. A tuple is several parameters'."""
-    values = list(values)
-    return [*values[:count], *map(mark_long, values[count:])]
+def first(count: int, values: Iterable[Any], extra: int | None = None) -> list[Any]:
+    """Mark all values of a parameter but the first ones long, and those from the number `extra` on
+    `extra` too. A tuple is several parameters'."""
+    values = [*values]
+    values[count:] = map(mark_long, values[count:])
+    if extra is not None:
+        values[extra:] = (mark(value, pytest.mark.extra) for value in values[extra:])
+    return values
 
 
 def mark_long(value: Any) -> Any:
     """Mark a value of a parameter long, whatever it carries already."""
+    return mark(value, pytest.mark.long)
+
+
+def mark(value: Any, how: pytest.MarkDecorator) -> Any:
+    """Mark a value of a parameter, whatever it carries already."""
     if hasattr(value, "marks"):
-        return pytest.param(*value.values, id=value.id, marks=[*value.marks, pytest.mark.long])
+        return pytest.param(*value.values, id=value.id, marks=[*value.marks, how])
     values = value if type(value) is tuple else (value,)  # a named one is a value
-    return pytest.param(*values, marks=pytest.mark.long)
+    return pytest.param(*values, marks=how)
 
 
 def thinned(cases: Iterable[Any], often: int = 1) -> Iterable[Any]:

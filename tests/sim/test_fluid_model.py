@@ -493,7 +493,7 @@ def test_equal_runs_are_equal() -> None:
 PUBLISHED = ["s1", "s2", "s3", "s4", "cosmoflow", "imagenet-1k", "openimages", "imagenet-22k"]
 
 
-@pytest.mark.parametrize("name", first(2, PUBLISHED))
+@pytest.mark.parametrize("name", first(2, PUBLISHED, extra=5))
 def test_penstock_in_the_published_scenarios(name: str) -> None:
     """Not slower than NoPFS as published. Than with peers by less than one step of the run if nodes
     of both read across the ends of epochs, and by less than 0.15 % as the loader is. Within 3 % of
@@ -513,6 +513,7 @@ def test_penstock_in_the_published_scenarios(name: str) -> None:
         assert ours.total_s <= least.total_s * 1.03
 
 
+@pytest.mark.extra
 @pytest.mark.long
 def test_a_thousand_nodes() -> None:
     """1,024 nodes and 90 epochs, 115 million accesses: even with NoPFS, near the bound in the first

@@ -44,6 +44,7 @@ def test_a_slower_wheel_is_short_and_a_busy_machine_is_not(ratio: float, is_shor
     assert speed.is_short(ratios.tolist()) == is_short
 
 
+@pytest.mark.extra  # check-wheels
 @pytest.mark.long
 def test_a_wheel_of_the_same_modules_is_as_fast(tmp_path: Path) -> None:
     """Each row runs in both builds, and the same machine code is not called slower."""

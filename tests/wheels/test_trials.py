@@ -125,6 +125,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_local_wheel(tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.mark.extra  # check-wheels
 @pytest.mark.long
 def test_a_wheel_is_enough_where_nothing_else_is(wheel: Path, tmp_path: Path) -> None:
     """An empty environment with the oldest numpy, no compiler, and kernels that refuse io_uring."""
@@ -138,6 +139,7 @@ def test_a_wheel_is_enough_where_nothing_else_is(wheel: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", [trial.name for trial in trials.TRIALS])
+@pytest.mark.extra  # check-wheels
 @pytest.mark.long
 def test_trial(name: str, wheel: Path) -> None:
     """From an empty environment to a result, in few commands and without a warning."""
