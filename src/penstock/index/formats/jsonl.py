@@ -89,7 +89,9 @@ def build(scan: Scan, extensions: Sequence[str] = ()) -> Index:
     files, sources = scan.list_files(extensions)
     if scan.place.kind == "folder" and not extensions:
         _refuse_others(files)
-    walked = scan.parse_pieces(files, lambda _, source: _walk_file(source), _walk_piece, _join)
+    walked = scan.parse_pieces(
+        files, lambda _, source: _walk_piece(source, 0, source.size), _walk_piece, _join
+    )
     field = Field("data", np.dtype(np.uint8), None)
     chunks = [lines for lines in walked if isinstance(lines, jsonl_frames.FileChunks)]
     lines = [lines for lines in walked if isinstance(lines, FileLines)]
@@ -124,44 +126,38 @@ def _refuse_others(files: Files) -> None:
         raise FormatError(f"{files.root} holds {files.name(other)}, too: give extensions=")
 
 
-def _walk_file(source: StoreFile) -> FileLines | jsonl_frames.FileChunks:
-    if jsonl_frames.is_compressed(source.read(0, 4)):
-        chunks = jsonl_frames.ChunkBuilder(source).build()
-        _check_head(source, chunks.head)
-        _refuse_list(source, chunks.head, int(chunks.counts.sum()))
-        if len(chunks.offset):
-            name = f"line {int(chunks.counts.sum()):,}"
-            _check_end(source, int(chunks.offset[-1]), name, chunks.tail)
-        return chunks
-    detection.refuse_compressed(source, "JSONL file")
-    head = source.read(0, 64)
-    _check_head(source, head)
-    columns = source.walk("jsonl")
-    lines = _sum_up(columns["offset"], columns["length"])
-    _refuse_list(source, head, len(lines.offset))
-    _check_last(source, lines, f"line {len(lines.offset):,}")
-    return lines
+def _walk_frames(source: StoreFile) -> jsonl_frames.FileChunks:
+    """Find the lines of a compressed file."""
+    chunks = jsonl_frames.ChunkBuilder(source).build()
+    _check_head(source, chunks.head)
+    _refuse_list(source, chunks.head, int(chunks.counts.sum()))
+    if len(chunks.offset):
+        name = f"line {int(chunks.counts.sum()):,}"
+        _check_end(source, int(chunks.offset[-1]), name, chunks.tail)
+    return chunks
 
 
-def _walk_piece(
-    source: StoreFile, start: int, stop: int
-) -> FileLines | jsonl_frames.FileChunks | None:
-    """Find the lines that begin within [start, stop) of a file."""
+def _walk_piece(source: StoreFile, start: int, stop: int) -> FileLines | jsonl_frames.FileChunks:
+    """Find the lines that begin within [start, stop) of a file; in a compressed one, the first
+    piece has them all."""
     head = source.read(0, 64)
-    if jsonl_frames.is_compressed(head):
-        return None if start else _walk_file(source)
+    is_compressed = jsonl_frames.is_compressed(head)
     if not start:
+        if is_compressed:
+            return _walk_frames(source)
         detection.refuse_compressed(source, "JSONL file")
         _check_head(source, head)
-    first = _find_line(source, start, stop)
-    if first >= stop:  # within a line that began before
-        return None
-    end = _find_line(source, stop, source.size)
+    first = stop if is_compressed else _find_line(source, start, stop)
+    end = _find_line(source, stop, source.size) if first < stop else first
     columns = source.cut(first, end).walk("jsonl")
     lines = _sum_up(columns["offset"] + first, columns["length"])
     if not start and end == source.size:
         _refuse_list(source, head, len(lines.offset))
-    _check_last(source, lines, "the last line")
+    if len(lines.offset):
+        offset, length = int(lines.offset[-1]), int(lines.length[-1])
+        if offset + length == source.size and length <= _TAIL_BYTES_MAX:
+            name = "the last line" if start else f"line {len(lines.offset):,}"
+            _check_end(source, offset, name, source.read(offset, length))
     return lines
 
 
@@ -185,23 +181,15 @@ def _join(
     pieces: list[FileLines | jsonl_frames.FileChunks],
 ) -> FileLines | jsonl_frames.FileChunks:
     """Join the lines of a file's pieces."""
-    lines = [piece for piece in pieces if isinstance(piece, FileLines)]
-    if len(lines) < len(pieces):
+    if isinstance(pieces[0], jsonl_frames.FileChunks):
         return pieces[0]
+    lines = [piece for piece in pieces if isinstance(piece, FileLines)]
     offset, length = (np.concatenate(columns) for columns in list(zip(*lines, strict=True))[:2])
     return _sum_up(offset, length)
 
 
 def _sum_up(offset: Int, length: Int) -> FileLines:
     return FileLines(offset, length, (crc32c(offset), crc32c(length)))
-
-
-def _check_last(source: StoreFile, lines: FileLines, name: str) -> None:
-    """Check that the file was not cut within its last line, if these lines have it."""
-    if len(lines.offset):
-        offset, length = int(lines.offset[-1]), int(lines.length[-1])
-        if offset + length == source.size and length <= _TAIL_BYTES_MAX:
-            _check_end(source, offset, name, source.read(offset, length))
 
 
 def _check_head(source: StoreFile, head: bytes) -> None:

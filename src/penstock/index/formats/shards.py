@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -45,7 +46,7 @@ class Scan(NamedTuple):
     ) -> list[T]:
         """Apply a function to each file, and to a large one piece by piece, as if each was a file.
 
-        piece:  parses what begins within [start, stop) of a file; None for nothing.
+        piece:  parses what begins within [start, stop) of a file; None leaves it out.
         join:   makes of a file's pieces what the function makes of the file; None if they do not
                 tell, and the file has to be parsed whole.
         """
@@ -61,13 +62,11 @@ class Scan(NamedTuple):
                 return function(file, source)
             return piece(source, start, min(start + limits.parsed_piece_bytes, source.size))
 
-        found = self.parse(take_files(files, rows), parse)
+        parsed_pieces = iter(self.parse(take_files(files, rows), parse))
         results: list[T | None] = []
-        first = 0
         for count in counts.tolist():
-            parts = [part for part in found[first : first + count] if part is not None]
+            parts = [part for part in islice(parsed_pieces, count) if part is not None]
             results.append(join(parts) if count > 1 else parts[0])
-            first += count
         whole = [file for file, result in enumerate(results) if result is None]
         again = take_files(files, np.array(whole, np.int64))
         parsed = self.parse(again, lambda n, source: function(whole[n], source)) if whole else []
