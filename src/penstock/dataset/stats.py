@@ -13,7 +13,7 @@ import os
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -385,24 +385,21 @@ def _finish(moments: Any) -> FieldStats:
     return FieldStats(count, missing, infinite, low, high, mean + rest, sd)
 
 
+@dataclass
 class _Passes:
     """Passes over a data set, in threads: each reads it once, in chunks that the data decides.
 
-    count:  of passes, for progress.
+    count:   of passes, for progress.
+    chunks:  of the passes so far; `stack` closes them.
     """
 
-    def __init__(
-        self,
-        measuring: StatsMeasuring,
-        threads: int,
-        header: Mapping[str, Any],
-        stack: ExitStack,
-        progress: Progress | None,
-        count: int,
-    ) -> None:
-        self._measuring, self._threads, self._header = measuring, threads, header
-        self._stack, self._progress, self._count = stack, progress, count
-        self.chunks: list[MeasuredChunks] = []
+    measuring: StatsMeasuring
+    threads: int
+    header: Mapping[str, Any]
+    stack: ExitStack
+    progress: Progress | None
+    count: int
+    chunks: list[MeasuredChunks] = field(default_factory=list)
 
     def run(
         self,
@@ -412,7 +409,7 @@ class _Passes:
         join: Callable[[Int], Int],
     ) -> Int:
         """Measure the chunks that are missing. Return the numbers (n, width) of all."""
-        measuring = self._measuring
+        measuring = self.measuring
         every, count = len(measuring.dataset), measuring.count
         if not count:
             return np.zeros((0, width), np.int64)
@@ -427,16 +424,16 @@ class _Passes:
                 readers.append(reader)
 
         def tell(done: int, _: int) -> None:
-            if self._progress is not None:
+            if self.progress is not None:
                 samples = min(done * measuring.samples, every)
-                self._progress(before + samples, self._count * every)
+                self.progress(before + samples, self.count * every)
 
-        chunks = self._stack.enter_context(MeasuredChunks(path, self._header, count, 1, width))
+        chunks = self.stack.enter_context(MeasuredChunks(path, self.header, count, 1, width))
         self.chunks.append(chunks)
         missing = chunks.list_missing()
-        pool = ThreadPool(self._threads, "penstock-stats")
+        pool = ThreadPool(self.threads, "penstock-stats")
         try:
-            measured = measure_in_pool(pool, measure_chunk, chunks, missing, self._threads)
+            measured = measure_in_pool(pool, measure_chunk, chunks, missing, self.threads)
             chunks.fill(measured, missing, tell)
         finally:
             pool.shutdown(cancel_futures=True)
