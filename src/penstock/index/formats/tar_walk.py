@@ -20,6 +20,7 @@ from . import detection, shards
 
 _BLOCK = 512
 _MAGIC = np.frombuffer(b"ustar", np.uint8)
+_METADATA = (b"x", b"X", b"g", b"L", b"K")  # kinds of members that are about the next one
 _SEARCHED_BYTES = 1 << 20
 """Bytes of one read that looks for a header."""
 
@@ -116,20 +117,15 @@ def _find_header(source: StoreFile, place: int) -> int:
 def _skip_member(header: bytes) -> int | None:
     """Bytes from a header to where a member surely begins: from one that may belong to metadata
     before it to its end; None if it is no header."""
+    from tarfile import HeaderError, TarInfo  # here: few archives are so large
+
     try:
-        with_blanks = sum(header) - sum(header[148:156]) + 8 * ord(" ")
-        if with_blanks != int(header[148:156].strip(b" \0"), 8):
-            return None
-        kind = header[156:157]
-        if kind in b"xXgLK":
-            return 0
-        if header[124] & 0x80:
-            size = int.from_bytes(header[125:136], "big")
-        else:
-            size = int(header[124:136].strip(b" \0") or b"0", 8)
-    except ValueError:
+        member = TarInfo.frombuf(header, "utf-8", "surrogateescape")
+    except HeaderError:
         return None
-    return _BLOCK + (-(-size // _BLOCK) * _BLOCK if kind in b"0\x007" else 0)
+    if member.type in _METADATA:
+        return 0
+    return _BLOCK + (-(-member.size // _BLOCK) * _BLOCK if member.isreg() else 0)
 
 
 def join_pieces(pieces: Sequence[TarShard], duplicates: bool) -> TarShard | None:
