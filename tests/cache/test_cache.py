@@ -158,6 +158,22 @@ def test_every_byte_is_read_once(hosts, assignment, records):
     assert total(told, "ram_bytes") + total(told, "peer_bytes") == 2 * data.nbytes
 
 
+def test_hosts_read_equal_bytes(tmp_path):
+    """Samples of unequal sizes: each is read once, by an owner that has about as many bytes as the
+    others; order and batch sizes are as ever, where each rank processes what its host keeps too."""
+    for number, size in enumerate(np.random.default_rng(8).integers(0, 3000, 400).tolist()):
+        (tmp_path / f"{number:03}.bin").write_bytes(bytes([number % 256]) * size)
+    dataset = penstock.open(tmp_path)
+    options = {"global_batch_size": 40, "seed": 3}
+    for assignment in ("strided", "local"):
+        told = run(dataset, [0, 1, 2, 3], 1 << 20, assignment=assignment, **options)
+        assert global_batches(told) == expected(dataset, **options)
+        assert {len(ids) for each in told for ids in each.steps[0]} == {10}
+        loaded = [each.stats[-1]["loaded_bytes"] for each in told]
+        assert sum(loaded) == dataset.index.total_bytes
+        assert max(loaded) - min(loaded) < 3000
+
+
 @fraction(2)
 @given(
     hosts=st.lists(st.integers(0, 2), min_size=1, max_size=4),
