@@ -1,4 +1,4 @@
-"""Sound: headers of WAV, frames of FLAC and MP3, pages of Ogg, and packets that are decoded."""
+"""Sound: headers of WAV, frames of FLAC, pages of Ogg, tables of MP4, and packets to decode."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ def seeds() -> list[bytes]:
         b"ID3\4\0\0\0\0\0\4abcd" + _write("mp3", "libmp3lame", 16_000, "mono"),
         _write("mp3", "libmp3lame", 32_000, "stereo"),
         _write("ogg", "libopus", 48_000, "mono", {"page_duration": "20000"}),
+        _write("mp4", "aac", 44_100, "stereo"),
+        _write("mp4", "alac", 16_000, "mono"),
+        _write("mov", "libmp3lame", 16_000, "mono"),
+        _write("mp4", "libopus", 48_000, "stereo", {"movflags": "frag_every_frame+empty_moov"}),
         _write("ogg", "vorbis", 44_100, "stereo", {"page_duration": "20000"}),
     ]
 

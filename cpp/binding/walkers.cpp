@@ -110,15 +110,21 @@ WalkResult walk_tar(int file, const std::optional<ReadFunction>& read, std::uint
 }
 
 WalkResult walk_mp4(int file, const std::optional<ReadFunction>& read, std::uint64_t size,
-                    bool one_group) {
+                    bool one_group, bool sound) {
   auto result = walk_file(file, read, size,
-                          [&](Source& source, bool) { return mp4::walk(source, one_group); });
+                          [&](Source& source, bool) { return mp4::walk(source, one_group, sound); });
   nb::dict columns;
+  if (sound) {
+    columns["channels"] = result.channels;
+    columns["start"] = result.start;
+    columns["stop"] = result.stop;
+  } else {
+    columns["width"] = result.width;
+    columns["height"] = result.height;
+    columns["turns"] = result.turns;
+  }
   columns["codec"] = nb::str(result.codec.data(), result.codec.size());
   columns["config"] = nb::bytes(result.config.data(), result.config.size());
-  columns["width"] = result.width;
-  columns["height"] = result.height;
-  columns["turns"] = result.turns;
   columns["scale"] = result.scale;
   columns["end"] = result.end;
   columns["size"] = make_array<std::uint32_t>(std::move(result.size));
@@ -151,8 +157,8 @@ void bind_walkers(nb::module_& m) {
         nb::arg("duplicates") = false, nb::arg("label").none() = nb::none(), nb::arg("start") = 0,
         "Find the members of a tar archive and their samples: (columns, None or (offset, message)).");
   m.def("walk_mp4", &walk_mp4, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
-        nb::arg("one_group") = false,
-        "Find the frames of an MP4 file's video track: (columns, None or (offset, message)).");
+        nb::arg("one_group") = false, nb::arg("sound") = false,
+        "Find the frames of an MP4 file's track of video, or of sound: (columns, None or (offset, message)).");
 }
 
 }  // namespace penstock::binding

@@ -1,4 +1,4 @@
-// Any bytes as an MP4 film.
+// Any bytes as an MP4 film, or its sound.
 #include "index/walk_mp4.hpp"
 
 #include <numeric>
@@ -11,14 +11,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const std::string_view bytes = contents(data + 1, size - 1);
   MemorySource source(bytes);
-  const mp4::Walk found = mp4::walk(source, (data[0] & 1) != 0);
+  const bool sound = (data[0] & 2) != 0;
+  const mp4::Walk found = mp4::walk(source, (data[0] & 1) != 0, sound);
   require(found.read_error == 0);
   require_inside(found.parse_error, bytes.size());
   if (found.parse_error) return 0;
   require_inside(found.offset, found.length, bytes.size());
   const std::size_t groups = found.frames.size();
   const auto packets = static_cast<std::int64_t>(found.size.size());
-  require(groups > 0 && !found.codec.empty() && found.width * found.height > 0 && found.scale > 0);
+  require(groups > 0 && !found.codec.empty() && found.scale > 0);
+  require(sound ? found.width == 0 && found.start >= 0 && found.stop >= 0
+                : found.width * found.height > 0);
+  require(!sound || (groups == 1 && found.first_packet[0] == 0 && found.frames[0] == packets));
   require(found.first_packet.size() == groups && found.last_packet.size() == groups);
   require(found.place.size() == groups && found.pieces.size() == groups);
   std::vector<bool> shown(found.size.size());

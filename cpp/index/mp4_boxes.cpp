@@ -119,7 +119,7 @@ const Box* Tree::find(Kind kind) const {
 
 const Box& Tree::take(Kind kind, const Box& owner) const {
   const Box* found = find(kind);
-  if (found == nullptr) throw owner.flaw("its video track has no " + quote(kind));
+  if (found == nullptr) throw owner.flaw("its track has no " + quote(kind));
   return *found;
 }
 

@@ -14,7 +14,8 @@ namespace {
 constexpr std::uint64_t probed_bytes = 512;  // read at a box of a file, which may be all of a small one
 // Read behind the pictures, where the header probably is if it is not before them.
 constexpr std::uint64_t tail_bytes = 64 << 10;
-constexpr std::uint64_t entry_bytes = 78;  // of a video sample entry, behind its type
+constexpr std::uint64_t entry_bytes = 78;        // of a video sample entry, behind its type
+constexpr std::uint64_t sound_entry_bytes = 28;  // of one of sound; QuickTime's own have more
 
 struct ReadFailure {
   int error;
@@ -39,14 +40,19 @@ constexpr std::array codings{
     Coding{kind_of("vp08"), "vp8", 0},                Coding{kind_of("mp4v"), "", kind_of("esds")},
     Coding{kind_of("jpeg"), "mjpeg", 0},              Coding{kind_of("mjpa"), "mjpeg", 0}};
 
-std::string name_object(std::uint8_t kind) {
+constexpr std::array sound_codings{
+    Coding{kind_of("mp4a"), "", kind_of("esds")}, Coding{kind_of("alac"), "alac", kind_of("alac")},
+    Coding{kind_of("Opus"), "opus", kind_of("dOps")}, Coding{kind_of(".mp3"), "mp3", 0}};
+
+std::string name_object(std::uint8_t kind, bool sound) {
+  if (sound) return kind == 0x40 || (kind >= 0x66 && kind < 0x69) ? "aac" : kind == 0x69 || kind == 0x6b ? "mp3" : "";
   if (kind == 0x20) return "mpeg4";
   if (kind == 0x6c) return "mjpeg";
   return kind >= 0x60 && kind < 0x66 ? "mpeg2video" : "";
 }
 
 // Read the descriptors of MPEG-4: the codec, and what its decoder is given.
-void read_descriptors(Walk& walk, const Box& box) {
+void read_descriptors(Walk& walk, const Box& box, bool sound) {
   const auto data = box.bytes;
   const auto byte = [&](std::size_t at) {
     return at < data.size() ? std::to_integer<std::uint32_t>(data[at]) : 0;
@@ -63,7 +69,7 @@ void read_descriptors(Walk& walk, const Box& box) {
       const std::uint32_t flags = byte(at + 2);
       at += 3 + (flags & 0x80 ? 2 : 0) + (flags & 0x20 ? 2 : 0);
     } else if (tag == 4) {  // a decoder: the type of object, then descriptors
-      walk.codec = name_object(static_cast<std::uint8_t>(byte(at)));
+      walk.codec = name_object(static_cast<std::uint8_t>(byte(at)), sound);
       at += 13;
     } else {
       if (tag == 5 && at < data.size()) {
@@ -74,39 +80,57 @@ void read_descriptors(Walk& walk, const Box& box) {
     }
   }
   if (walk.codec.empty())
-    throw ParseError{box.start, "frames are of no codec that is read: encode them anew"};
+    throw ParseError{box.start, "it is of no codec that is read: encode it anew"};
 }
 
-// Read the sample entry: the codec, what its decoder is given, and the size of a frame.
-void read_entry(Walk& walk, const Box& box, BoxCount& boxes) {
+// Find the box with what the decoder needs to know, which QuickTime has in a box 'wave'.
+Box find_config(const Box& entry, std::size_t skipped, Kind wanted, BoxCount& boxes) {
+  skipped = std::min(skipped, entry.bytes.size());
+  std::optional<Boxes> inside(std::in_place, entry.bytes.subspan(skipped), entry.body + skipped, boxes);
+  std::optional<Box> config;
+  while (const auto one = inside->next()) {
+    if (one->kind == wanted && !config) config = one;
+    if (one->kind == kind_of("wave")) inside.emplace(one->bytes, one->body, boxes);
+  }
+  if (!config) throw entry.flaw("no " + quote(wanted));
+  if (config->bytes.size() > limits::header_bytes_max) throw config->flaw("too large");
+  return *config;
+}
+
+// Read the sample entry: the codec, what its decoder is given, and the size of a frame; or channels.
+void read_entry(Walk& walk, const Box& box, BoxCount& boxes, bool sound) {
   if (const std::uint32_t count = box.u32(4); count != 1)
     throw ParseError{box.start, "its frames are of " + with_commas(std::uint64_t{count}) +
                                     " kinds, of which one is read: encode it anew"};
   const auto entry = Boxes(box.bytes.subspan(8), box.body + 8, boxes).next();
   if (!entry) throw box.flaw("no entry");
-  const std::uint32_t size = entry->u32(24);
-  walk.width = size >> 16;
-  walk.height = size & 0xffff;
-  if (walk.width == 0 || walk.height == 0 ||
-      std::uint64_t{walk.width} * walk.height > limits::image_pixels_max)
-    throw entry->flaw("frames of " + std::to_string(walk.width) + " x " + std::to_string(walk.height));
-  const auto coding = std::find_if(codings.begin(), codings.end(),
+  std::size_t skipped = entry_bytes;
+  if (sound) {
+    const std::uint32_t version = entry->u32(8) >> 16;
+    skipped = sound_entry_bytes + (version == 1 ? 16 : version == 2 ? 36 : 0);
+    walk.channels = entry->u32(16) >> 16;
+  } else {
+    const std::uint32_t size = entry->u32(24);
+    walk.width = size >> 16;
+    walk.height = size & 0xffff;
+    if (walk.width == 0 || walk.height == 0 ||
+        std::uint64_t{walk.width} * walk.height > limits::image_pixels_max)
+      throw entry->flaw("frames of " + std::to_string(walk.width) + " x " + std::to_string(walk.height));
+  }
+  const std::span<const Coding> known = sound ? std::span<const Coding>(sound_codings) : codings;
+  const auto coding = std::find_if(known.begin(), known.end(),
                                    [&](const Coding& one) { return one.entry == entry->kind; });
-  if (coding == codings.end())
-    throw ParseError{entry->start, "frames are encoded as " + quote(entry->kind) +
-                                       "; av1, h264, hevc, mjpeg, vp8, vp9 and mpeg4 are read: encode "
-                                       "the film anew"};
+  if (coding == known.end())
+    throw ParseError{entry->start,
+                     (sound ? "sound is encoded as " : "frames are encoded as ") + quote(entry->kind) +
+                         (sound ? "; AAC, ALAC, MP3 and Opus are read: encode it anew"
+                                : "; av1, h264, hevc, mjpeg, vp8, vp9 and mpeg4 are read: encode the film "
+                                  "anew")};
   walk.codec = coding->name;
   if (coding->config == 0) return;
-  const std::size_t skipped = std::min<std::size_t>(entry_bytes, entry->bytes.size());
-  Boxes inside(entry->bytes.subspan(skipped), entry->body + skipped, boxes);
-  std::optional<Box> config;
-  while (const auto one = inside.next())
-    if (one->kind == coding->config && !config) config = one;
-  if (!config) throw entry->flaw("no " + quote(coding->config));
-  if (config->bytes.size() > limits::header_bytes_max) throw config->flaw("too large");
-  if (coding->config == kind_of("esds")) return read_descriptors(walk, *config);
-  walk.config.assign(reinterpret_cast<const char*>(config->bytes.data()), config->bytes.size());
+  const Box config = find_config(*entry, skipped, coding->config, boxes);
+  if (coding->config == kind_of("esds")) return read_descriptors(walk, config, sound);
+  walk.config.assign(reinterpret_cast<const char*>(config.bytes.data()), config.bytes.size());
 }
 
 // Read the ticks of a second.
@@ -127,8 +151,8 @@ unsigned read_turns(const Box& box, std::size_t at) {
   return b > 0 && c < 0 ? 1 : b < 0 && c > 0 ? 3 : 0;
 }
 
-// Find the first video track that is enabled, or else the first, and its number.
-std::pair<const Tree*, std::uint32_t> find_track(const Tree& movie) {
+// Find the first track of a kind that is enabled, or else the first, and its number.
+std::pair<const Tree*, std::uint32_t> find_track(const Tree& movie, bool sound) {
   std::pair<const Tree*, std::uint32_t> found{nullptr, 0};
   bool enabled = false;
   std::string kinds;
@@ -136,7 +160,7 @@ std::pair<const Tree*, std::uint32_t> find_track(const Tree& movie) {
     if (track.box.kind != kind_of("trak")) continue;
     const Kind kind = track.take(kind_of("hdlr"), track.box).u32(8);
     if (kinds.size() < 80) kinds += (kinds.empty() ? "tracks of " : ", ") + quote(kind);
-    if (kind != kind_of("vide")) continue;
+    if (kind != (sound ? kind_of("soun") : kind_of("vide"))) continue;
     const Box& head = track.take(kind_of("tkhd"), track.box);
     const std::uint32_t flags = head.u32(0);
     const std::uint32_t number = head.u32(flags >> 24 != 0 ? 20 : 12);
@@ -146,13 +170,15 @@ std::pair<const Tree*, std::uint32_t> find_track(const Tree& movie) {
   }
   if (found.first == nullptr)
     throw ParseError{movie.box.start, (kinds.empty() ? "no tracks" : kinds) +
-                                          ", and none of video: leave the file out"};
+                                          ", and none of " +
+                                          (sound ? "sound" : "video") + ": leave the file out"};
   return found;
 }
 
 class Walker {
  public:
-  Walker(Source& source, bool one_group) : source_(source), one_group_(one_group) {}
+  Walker(Source& source, bool one_group, bool sound)
+      : source_(source), one_group_(one_group || sound), sound_(sound) {}
 
   Walk run() {
     try {
@@ -185,7 +211,7 @@ class Walker {
         load_box(at, head);
         header_.assign(&bytes_[at - start_], &bytes_[at - start_] + head.size);
         movie_ = list_below(view(header_.data(), at, head), boxes_);
-        std::tie(track_, number_) = find_track(movie_);
+        std::tie(track_, number_) = find_track(movie_, sound_);
         defaults_ = read_defaults(movie_);
       } else if (head.kind == kind_of("moof")) {
         fragment = at;
@@ -203,10 +229,18 @@ class Walker {
       throw ParseError{0, "it has no 'moov', which lists its frames: its recording was not finished; "
                           "record it again, or repair it"};
     read_track();
-    if (packets_.size.empty()) throw movie_.box.flaw("the video track has no frames");
+    if (packets_.size.empty()) throw movie_.box.flaw("the track has no frames");
     check_packets(packets_, movie_.box, source_.size);
     if (one_group_) packets_.keys.resize(1);
     edit_.cuts = packets_.size.size() == in_tables_;
+    if (sound_) {  // what is not heard brings the decoder into its state
+      if (edit_.cuts) std::tie(found_.start, found_.stop) = std::tie(edit_.start, edit_.stop);
+      edit_.cuts = false;
+      packets_.keys[0] = 0;
+      packets_.delay.assign(packets_.size.size(), 0);
+      if (!std::ranges::is_sorted(packets_.decoded))
+        throw movie_.box.flaw("fragments of its sound go back in time");
+    }
     lay_out(found_, packets_, edit_, movie_.box);
   }
 
@@ -218,7 +252,7 @@ class Walker {
   // lacks is seen there.
   void read_track() {
     if (found_.scale != 0) return;
-    read_entry(found_, track_->take(kind_of("stsd"), movie_.box), boxes_);
+    read_entry(found_, track_->take(kind_of("stsd"), movie_.box), boxes_, sound_);
     found_.scale = read_clock(track_->take(kind_of("mdhd"), movie_.box));
     add_tables(packets_, *track_, movie_.box, source_.size);
     in_tables_ = packets_.size.size();
@@ -254,7 +288,7 @@ class Walker {
   }
 
   Source& source_;
-  bool one_group_;
+  bool one_group_, sound_;
   Walk found_;
   BoxCount boxes_;
   std::uint64_t start_ = 0;  // of the bytes of the file that were read last
@@ -270,6 +304,6 @@ class Walker {
 
 }  // namespace
 
-Walk walk(Source& source, bool one_group) { return Walker(source, one_group).run(); }
+Walk walk(Source& source, bool one_group, bool sound) { return Walker(source, one_group, sound).run(); }
 
 }  // namespace penstock::mp4

@@ -1,4 +1,4 @@
-// The first video track of an MP4 or QuickTime file: each frame's bytes, its place in the sequence
+// The first track of video, or of sound, of an MP4 or QuickTime file: each frame's bytes, its place in the sequence
 // shown, and its time.
 //
 // Frames are numbered in the sequence of showing, packets in that of decoding; where B-frames are
@@ -8,9 +8,12 @@
 // A group is what is decoded to have the frames from a keyframe to the next. Its packets begin at
 // the keyframe, and end with the last one of its frames. In an open group frames that are shown
 // before the next keyframe refer to it: the group has its packet too.
+//
+// Of sound all packets are one group; what an edit list leaves out is in it.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +25,7 @@ namespace penstock::mp4 {
 
 struct Walk {
   std::string codec, config;  // the decoder's name, and what it is given first
-  std::uint32_t width = 0, height = 0;
+  std::uint32_t width = 0, height = 0, channels = 0;
   unsigned turns = 0;                // quarter turns clockwise to show a frame upright
   std::uint32_t scale = 0;           // ticks of a second
   std::vector<std::uint32_t> size;   // of packets
@@ -34,11 +37,13 @@ struct Walk {
   // Runs of frames of one distance: the number of the first, its time and the distance, in ticks.
   std::vector<std::int64_t> times;
   std::int64_t end = 0;  // time at which the last frame ends
+  // Of sound: the ticks from the first packet on at which an edit list begins and ends.
+  std::int64_t start = 0, stop = std::numeric_limits<std::int64_t>::max();
   std::optional<ParseError> parse_error;
   int read_error = 0;  // errno if reading failed
 };
 
-// one_group:  all frames are one group.
-Walk walk(Source& source, bool one_group);
+// one_group:  all frames are one group. sound:  of the first track of sound.
+Walk walk(Source& source, bool one_group, bool sound = false);
 
 }  // namespace penstock::mp4

@@ -683,10 +683,14 @@ def walk_tar(
     """
 
 def walk_mp4(
-    file: int, read: Callable[[int, int], bytes] | None, size: int, one_group: bool = False
+    file: int,
+    read: Callable[[int, int], bytes] | None,
+    size: int,
+    one_group: bool = False,
+    sound: bool = False,
 ) -> tuple[dict[str, Any], tuple[int, str] | None]:
     """
-    Find the frames of an MP4 file's video track: (columns, None or (offset, message)).
+    Find the frames of an MP4 file's track of video, or of sound: (columns, None or (offset, message)).
     """
 
 def merge_extents(

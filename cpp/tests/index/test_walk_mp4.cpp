@@ -62,9 +62,9 @@ std::string placed(const Make& make) {
   return film(make(start));
 }
 
-mp4::Walk walk(std::string_view bytes, bool one_group = false) {
+mp4::Walk walk(std::string_view bytes, bool one_group = false, bool sound = false) {
   MemorySource source(bytes);
-  return mp4::walk(source, one_group);
+  return mp4::walk(source, one_group, sound);
 }
 
 bool says(const mp4::Walk& found, const std::string& what) {
@@ -119,6 +119,21 @@ void the_first_enabled_video_track_is_read() {
   });
   CHECK(walk(bytes).frames.size() == 2);
   CHECK(says(walk(film(track("", "soun"))), "tracks of 'soun', and none of video"));
+}
+
+void sound_is_one_group_with_what_its_edit_list_leaves_out() {
+  const std::string edits = box("edts", box("elst", words({0, 1, 90, 50, 1 << 16})));
+  std::string bytes = placed([&](std::uint64_t at) {
+    return track(tables(at, at + 60)) + track(tables(at, at + 40), "soun", 1, edits);
+  });
+  CHECK(says(walk(bytes, false, true), "sound is encoded as 'vp09'"));
+  bytes.replace(bytes.rfind("vp09"), 4, ".mp3");
+  const auto found = walk(bytes, false, true);
+  CHECK(!found.parse_error && found.codec == "mp3" && found.width == 0);
+  CHECK((found.frames == Column{6}) && (found.first_packet == Column{0}) && (found.pieces == Column{1}));
+  CHECK(found.start == 50 && found.stop == 200);
+  CHECK(!walk(bytes).parse_error && walk(bytes).codec == "vp9");
+  CHECK(says(walk(film(track(tables(0, 60))), false, true), "tracks of 'vide', and none of sound"));
 }
 
 void edit_lists_cut_and_move() {
@@ -233,6 +248,7 @@ int main() {
   tables_give_frames_in_the_sequence_shown();
   rotated_films_say_how_to_turn_frames();
   the_first_enabled_video_track_is_read();
+  sound_is_one_group_with_what_its_edit_list_leaves_out();
   edit_lists_cut_and_move();
   fragments_follow_what_the_tables_have();
   headers_alone_are_read();

@@ -174,7 +174,7 @@ class Windows(Windowed):
     """Windows of an array in chunks, each of which is decoded by itself.
 
     first:   int64, number of the first row of each row of chunks; the last is the number of rows.
-    chunks:  RowTable of the chunks, in C order of the array, or of one array after the other.
+    chunks:  in C order of the array, or of one array after the other.
     grid:    of the windows.
     chunk:   shape of a chunk; its first axis is the most that a row of chunks has. Where each file
              has an array of its own, the most of all, and `in_files` has them: int64 (files, axes).
@@ -322,7 +322,7 @@ class Windows(Windowed):
         if (rows <= 0).any() or (rows > self.chunk[0]).any():
             return "the rows of chunks are not in order"
         cells = self.cells.reshape(-1, len(self.chunk)).astype(float).prod(axis=1).sum()
-        if not isinstance(self.chunks, RowTable) or self.chunks.count != cells:
+        if self.chunks.count != cells:
             return "the chunks do not make up the array"
         return self.chunks.flaw(files)
 

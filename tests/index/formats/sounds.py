@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,6 +52,25 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
         "muxer": {"page_duration": "100000"},
     },
     "vorbis": {"suffix": ".ogg", "codec": "libsndfile's", "rate": 44_100, "channels": 2},
+    **{
+        name: {"suffix": ".m4a", "codec": "aac", "rate": 44_100, "container": "mp4"}
+        # without noise, which a decoder makes up
+        | {"options": {"aac_pns": "0"}, **more}
+        for name, more in {
+            "m4a": {},
+            "m4a of two": {"channels": 2, "rate": 48_000, "muxer": {"movflags": "faststart"}},
+            "m4a of fragments": {"muxer": {"movflags": "empty_moov", "frag_duration": "700000"}},
+            "m4a with an edit list": {"edit": (5000, 2112)},
+            "m4a of a film": {"has_pictures": True, "edit": (6000, 1024)},
+            "mov of a film": {"has_pictures": True, "container": "mov", "channels": 2},
+            "fragments of a film": {"has_pictures": True}
+            | {"muxer": {"movflags": "frag_keyframe+empty_moov"}},
+            "alac": {"codec": "alac", "options": {}},
+            "alac of 24": {"codec": "alac", "options": {}, "format": "s32p", "container": "mov"},
+            "opus in m4a": {"codec": "libopus", "options": {}, "rate": 48_000},
+            "mp3 in m4a": {"codec": "libmp3lame", "options": {}, "channels": 2},
+        }.items()
+    },
 }
 """Kinds of files, by what `write_sound` is told."""
 
@@ -84,9 +104,15 @@ def write_sound(
     format: str = "",
     options: Mapping[str, str] | None = None,
     muxer: Mapping[str, str] | None = None,
+    container: str | None = None,
+    has_pictures: bool = False,
+    edit: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> Sound:
-    """Write sound, and read it."""
+    """Write sound, and read it.
+
+    edit:  of an MP4's list: thousandths of a second, and the first sample.
+    """
     path = path.with_suffix(suffix)
     path.parent.mkdir(parents=True, exist_ok=True)
     if codec == "libsndfile's":  # PyAV has no encoder of Vorbis that says right times
@@ -94,7 +120,10 @@ def write_sound(
         soundfile.write(path, make_sound(seconds, rate, channels, seed), rate)
         return read_sound(path)
     layout = {1: "mono", 2: "stereo", 3: "3.0"}[channels]
-    with av.open(str(path), "w", options=dict(muxer or {})) as out:
+    with av.open(str(path), "w", format=container, options=dict(muxer or {})) as out:
+        if has_pictures:
+            pictures = out.add_stream("mpeg4", rate=25, options={"g": "5"})
+            pictures.width, pictures.height, pictures.pix_fmt = 32, 32, "yuv420p"
         stream = out.add_stream(codec, rate=rate, options=dict(options or {}), layout=layout)
         if bits:
             stream.bit_rate = bits
@@ -105,12 +134,20 @@ def write_sound(
         frame.sample_rate = rate
         resampler = av.AudioResampler(stream.format, layout, rate)
         fifo = av.AudioFifo()
+        for _ in range(round(25 * seconds) if has_pictures else 0):
+            out.mux(pictures.encode(av.VideoFrame(32, 32, "yuv420p")))
+        if has_pictures:
+            out.mux(pictures.encode(None))
         for part in resampler.resample(frame):
             fifo.write(part)
         size = stream.codec_context.frame_size or 4096
         while fifo.samples:
             out.mux(stream.encode(fifo.read(size, partial=True)))
         out.mux(stream.encode(None))
+    if edit:
+        data = bytearray(path.read_bytes())
+        struct.pack_into(">Ii", data, data.rindex(b"elst") + 12, *edit)
+        path.write_bytes(data)
     return read_sound(path)
 
 

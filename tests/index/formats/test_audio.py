@@ -152,13 +152,13 @@ def test_numbers_as_they_are_stored(kind: str, tmp_path: Path) -> None:
     assert np.array_equal(again[2]["time"], floats[2]["time"])
 
 
-@pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "opus"])
+@pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "opus", "m4a", "fragments of a film"])
 def test_saved_indexes_and_batches(kind: str, tmp_path: Path) -> None:
     """A saved index gives the same clips; an exact shuffle gives each once, and goes on."""
     sounds = write_folder(tmp_path / "sounds", kind)
     clips = {"seconds": 0.5, "stride": 0.2, "short": "pad"}
     made = penstock.open(tmp_path / "sounds", clips=clips)
-    data = penstock.open(tmp_path / "sounds", clips=clips)
+    data = penstock.open(tmp_path / "sounds", clips=clips, index="read")
     assert data.fingerprint == made.fingerprint
     assert data.index.fields[0].codec is None or isinstance(data.index.layouts[0], SoundWindows)
     origins = data.origins(np.arange(len(data)))
@@ -249,7 +249,7 @@ def test_wav_headers_that_lie(
     assert str(sound.path) in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "opus", "vorbis"])
+@pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "opus", "vorbis", "m4a"])
 @pytest.mark.parametrize("part", [0.3, 0.7, 0.9])
 def test_files_that_are_cut(kind: str, part: float, tmp_path: Path) -> None:
     """A file without its end is an error, and not shorter sound."""
@@ -303,6 +303,84 @@ def test_damaged_flac(tmp_path: Path) -> None:
     assert len(caught) <= 2
     assert "sound.flac at byte" in caught[0][1]
     assert f"clip {caught[0][0]}" in caught[0][1]
+
+
+@pytest.mark.parametrize("kind", ["m4a", "m4a of a film", "fragments of a film"])
+def test_headers_alone_are_read(kind: str, tmp_path: Path) -> None:
+    """The index of an M4A has nothing of its packets; a film's sound is had by `sound=`."""
+    sound = write_sound(tmp_path / "sound", 2.0, **KINDS[kind])
+    film = sound.path.rename(tmp_path / "film.mp4")
+    how = {"clips": {"frames": 9000}, "extensions": ".mp4", "sound": "float32", "index": "memory"}
+    first, folder = (penstock.open(path, **how) for path in (film, tmp_path))
+    assert np.array_equal(first[2]["sound"], sound.floats[18_000:27_000])
+    assert np.array_equal(folder[3]["sound"], first[3]["sound"])
+    at, data = 0, bytearray(film.read_bytes())
+    while at < len(data):
+        size, name = struct.unpack_from(">I4s", data, at)
+        if name == b"mdat":
+            data[at + 8 : at + size] = bytes(size - 8)
+        at += size
+    film.write_bytes(data)
+    assert penstock.open(film, **how).fingerprint == first.fingerprint
+
+
+def test_noise_of_aac_is_the_same_at_each_read(tmp_path: Path) -> None:
+    """A decoder makes up noise of random numbers: a chunk has the same ones whatever was before."""
+    sound = write_sound(tmp_path / "sound", 3.0, **KINDS["m4a"] | {"options": {}, "bits": 24_000})
+    data = penstock.open(sound.path, clips={"frames": 22_050}, index="memory")
+    first = [data[number]["sound"] for number in range(len(data))]
+    for number in reversed(range(len(data))):
+        assert np.array_equal(data[number]["sound"], first[number])
+        expected = sound.floats[22_050 * number :][:22_050]
+        assert np.abs(first[number] - expected).mean() < 0.02
+    assert np.array_equal(first[0], sound.floats[:22_050])
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "value", "says"),
+    [
+        (b"stsz", 8, 1 << 31, r"'stsz': a table of 2,147,483,648 entries"),
+        (b"stts", 8, 1 << 31, r"'stts': times of [\d,]+ frames, and there are 88"),
+        (b"stco", 8, (1 << 32) - 1, r"'stco': frames at byte 4,294,967,295, beyond the end"),
+        (b"stsc", 12, 1, r"'stsc': chunks of"),
+        (b"mdhd", 12, 0, r"'mdhd': a second of 0 ticks"),
+        (b"elst", 12, 1 << 30, r"its edit list has none of the sound|no samples"),
+        (b"hdlr", 8, int.from_bytes(b"vide", "big"), r"tracks of 'vide', and none of sound"),
+        (b"stsd", 12, int.from_bytes(b"ac-3", "big"), r"sound is encoded as 'ac-3'; AAC, ALAC"),
+        (b"esds", -4, int.from_bytes(b"free", "big"), r"'mp4a': no 'esds'"),
+        (b"\x05\x80\x80\x80", 1, 0x2A100000, r"sound as aac with '2a1\w+', and of AAC the kind LC"),
+    ],
+)
+def test_tables_of_m4a_that_lie(
+    kind: bytes, at: int, value: int, says: str, tmp_path: Path
+) -> None:
+    """Tables that contradict the file, other kinds of AAC, and files without sound are errors."""
+    sound = write_sound(tmp_path / "sound", 2.0, **KINDS["m4a"])
+    data = bytearray(sound.path.read_bytes())
+    struct.pack_into(">I", data, data.index(kind) + 4 + at, value)
+    sound.path.write_bytes(data)
+    with pytest.raises(FormatError, match=says) as caught:
+        penstock.open(sound.path, clips={"seconds": 0.5}, index="memory")
+    assert str(sound.path) in str(caught.value)
+
+
+def test_damaged_packets_of_m4a(tmp_path: Path) -> None:
+    """Packets that no decoder understands are errors of the clips that have them, not others."""
+    sound = write_sound(tmp_path / "sound", 4.0, **KINDS["m4a"])
+    data = bytearray(sound.path.read_bytes())
+    middle = data.index(b"mdat") + (len(data) - data.index(b"mdat")) // 2
+    data[middle : middle + 2000] = b"\xff" * 2000
+    sound.path.write_bytes(data)
+    clips = penstock.open(sound.path, clips={"frames": 22_050}, index="memory")
+    errors = []
+    for number in range(len(clips)):
+        try:
+            expected = sound.floats[22_050 * number :][:22_050]
+            assert np.array_equal(clips[number]["sound"], expected), number
+        except FormatError as error:
+            errors.append(str(error))
+    assert 1 <= len(errors) <= 3
+    assert f"{sound.path} at byte" in errors[0]
 
 
 def test_chained_and_other_streams(tmp_path: Path) -> None:

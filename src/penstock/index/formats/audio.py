@@ -1,8 +1,8 @@
-"""Sound: files of WAV, FLAC, MP3 and Ogg, of which a sample is some seconds, or the whole.
+"""Sound: files of WAV, FLAC, MP3, Ogg and M4A, of which a sample is some seconds, or the whole.
 
-Of WAV the header is read. Of the others the file is read once, because its packets have to be
-looked for; nothing is decoded. In a folder, class sub-folders give labels, as for images. All files
-have one rate and one number of channels.
+Of WAV, M4A and films (MP4, MOV) the header is read. The others are read once, because their packets
+have to be looked for; nothing is decoded. In a folder, class sub-folders give labels, as for
+images. All files have one rate and one number of channels.
 
 clips   a dict; without `frames` and `seconds`, each file is one sample, of a length of its own.
 
@@ -13,7 +13,7 @@ clips   a dict; without `frames` and `seconds`, each file is one sample, of a le
               has. "error": as "skip", and a file shorter than a clip is an error.
 
 sound   "float32": from -1 to 1, whatever the file has; or "stored": the numbers of the file, all of
-        one type. The index is the same.
+        one type. The index is the same. Of films, it says that their sound is wanted.
 
 The fields are `sound`, (samples, channels), `time`, the seconds from the file's start to the clip,
 and `rate`, the samples of a second.
@@ -37,11 +37,12 @@ from ...extent import Files, Int, Names
 from ..attributes import Attribute, SoundTimes
 from ..clips import Films, Packets
 from ..fields import Codec, Field, Scaling
-from ..layout import Boxes, Layout, RowTable, SoundWindows, Windows
+from ..layout import Boxes, Layout, Pieces, RowTable, SoundWindows, Windows
 from ..table import Index
 from . import options
 from .audio_flac import parse_flac
 from .audio_mp3 import parse_mp3
+from .audio_mp4 import parse_mp4
 from .audio_ogg import parse_ogg
 from .audio_tracks import SoundTrack, skip_tags
 from .audio_wav import parse_wav
@@ -115,11 +116,13 @@ def parse_sound(source: StoreFile) -> SoundTrack:
         head = source.read(at, 12)
     if head.startswith(b"fLaC"):
         return parse_flac(source)
+    if any(head.startswith(magic, at) for at, magic in FORMATS["mp4"].magic):
+        return parse_mp4(source)
     if head.startswith(b"OggS"):
         return parse_ogg(source)
     if head[:1] == b"\xff" or source.path.lower().endswith(".mp3"):
         return parse_mp3(source)
-    what = f"it begins with {head[:8]!r}, as no WAV, FLAC, MP3 or Ogg does"
+    what = f"it begins with {head[:8]!r}, as no WAV, FLAC, MP3, Ogg or MP4 does"
     raise source.flaw(0, f"{what}: leave the file out, by extensions= or a pattern")
 
 
@@ -174,7 +177,7 @@ def _index_clips(
     grid = layout.grid
     assert grid.files is not None
     if isinstance(layout, Windows) and packets is not None:
-        layout = SoundWindows.make(layout, packets)
+        layout = SoundWindows.make(replace(layout, chunks=_place_chunks(cut, tables)), packets)
     attributes = (
         SoundTimes.make("time", np.float64, grid, rate),
         SoundTimes.make("rate", np.int64, grid, rate),
@@ -225,11 +228,8 @@ def _index_files(listed: MediaFiles, tracks: Sequence[SoundTrack]) -> Index:
     else:
         tables = [_cut_chunks(track, np.array([0, track.frames])) for track in tracks]
         packets, how = _join_chunks(tracks, tables, dtype)
-        offset, length = (
-            np.concatenate(column) for column in zip(*(one[:2] for one in tables), strict=True)
-        )
         first = np.arange(len(tracks) + 1, dtype=np.int64)
-        layout = Films(first, RowTable(None, offset, length), packets, frames)
+        layout = Films(first, _place_chunks(tracks, tables), packets, frames)
         codec = Codec("sound", {**how, "whole": True})
     field = Field("sound", dtype, None, codec, element=(channels,))
     rate = Attribute("rate", "numbers", np.full(len(tracks), tracks[0].rate, np.int64))
@@ -262,6 +262,23 @@ def _cut_chunks(track: SoundTrack, edges: Int) -> _Chunks:
     place = edges[:-1] - start[since + 1 if track.is_paged else begin]
     offset = track.at[begin]
     return _Chunks(offset, track.at[end] - offset, begin, end, place, track.is_paged & (since >= 0))
+
+
+def _place_chunks(tracks: Sequence[SoundTrack], tables: Sequence[_Chunks]) -> RowTable | Pieces:
+    """Find where the bytes of chunks are in the files."""
+    rows: list[tuple[Any, ...]] = []
+    for number, (track, table) in enumerate(zip(tracks, tables, strict=True)):
+        first, offset = track.runs or (track.at[[0, -1]], track.at[:1])
+        begin, end = table.offset, table.offset + table.length
+        low = np.searchsorted(first, begin, side="right") - 1
+        counts = np.searchsorted(first, end) - low
+        run = np.arange(counts.sum()) + np.repeat(low - np.cumsum(counts) + counts, counts)
+        begin = np.maximum(first[run], np.repeat(begin, counts))
+        end = np.minimum(first[run + 1], np.repeat(end, counts))
+        file = np.full(len(run), number, np.uint32)
+        rows.append((counts, file, offset[run] + begin - first[run], end - begin))
+    counts, *extents = map(np.concatenate, zip(*rows, strict=True))
+    return RowTable(*extents) if (counts == 1).all() else Pieces(number_first(counts), *extents)
 
 
 def _join_chunks(

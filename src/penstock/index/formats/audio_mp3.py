@@ -50,6 +50,12 @@ def _walk(data: bytes, at: int, end: int, most: int = 1 << 62) -> list[int]:
     return edges
 
 
+def read_head(head: bytes) -> tuple[int, int, int]:
+    """Read the rate, the channels and the samples of a frame; 0 for what is none."""
+    rate = _list_lengths()[1][head[1] << 8 | head[2]]
+    return rate, 1 if head[3] >> 6 == 3 else 2, 1152 if head[1] & 8 else 576
+
+
 def parse_mp3(source: StoreFile) -> SoundTrack:
     """Parse the frames of an MP3 file."""
     data = read_whole(source)
@@ -75,16 +81,14 @@ def parse_mp3(source: StoreFile) -> SoundTrack:
     ].tolist():
         what = "a frame of another rate, or of other channels, than those before it"
         raise source.flaw(int(edges[frame]), f"{what}: encode the file anew")
-    is_first = bool(head[0, 1] & 8)  # version 1 of MPEG
-    rate = _list_lengths()[1][int(head[0, 1]) << 8 | int(head[0, 2])]
-    channels, samples = (1 if is_mono[0] else 2), (1152 if is_first else 576)
+    rate, channels, samples = read_head(head[0].tobytes())
     check_sound(source, first, rate, channels)
     is_tag, before, behind = _parse_tag(data[edges[0] : edges[1]], samples)
     if is_tag:
         edges, head = edges[1:], head[1:]
     count = len(edges) - 1
     start = np.arange(count + 1) * samples - before
-    since = _find_since(array, edges, head, is_first, bool(is_mono[0]))
+    since = _find_since(array, edges, head, samples == 1152, channels == 1)
     frames = max(0, count * samples - before - behind)
     return SoundTrack("mp3float", b"", "<f4", rate, channels, frames, start, edges, since)
 

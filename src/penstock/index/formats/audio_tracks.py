@@ -12,7 +12,7 @@ from ...extent import Int
 
 
 class SoundTrack(NamedTuple):
-    """The sound of one file, in packets that are back to back.
+    """The sound of one file, in packets.
 
     codec, config:  the name of FFmpeg's decoder, and what it is given first.
     dtype:     of the numbers that come out of it.
@@ -25,6 +25,8 @@ class SoundTrack(NamedTuple):
     is_paged:  packets are pages of Ogg: of page `since` the last packet is fed, and counts for
                nothing.
     is_plain:  the numbers are stored as they are, from the first packet on.
+    runs:      where packets are in a file that has other things between them: the byte, as `at`
+               counts, at which each run of them begins, and the end; and its byte of the file.
     """
 
     codec: str
@@ -38,6 +40,7 @@ class SoundTrack(NamedTuple):
     since: Int
     is_paged: bool = False
     is_plain: bool = False
+    runs: tuple[Int, Int] | None = None
 
     def cut(self, samples: int) -> SoundTrack:
         """Cut numbers of one size from one packet into packets of so many samples."""

@@ -94,7 +94,9 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     # Flat tokens do not describe themselves; a cut file of llm.c must not pass for such.
     windows = bool({"window", "eos"} & options.keys()) and "dtype" in options and not sized
     geometry = bool(sized or "dtype" in options) and not windows
-    if {"clips", "sound"} & options.keys():
+    if "sound" in options:
+        return "audio"
+    if "clips" in options:
         return _detect_clips(store, place, options)
     if place.kind == "folder":
         if geometry or windows:
@@ -165,7 +167,9 @@ def _sniff_format(head: bytes, name: str) -> str | None:
         (entry for entry in FORMATS.values() if entry.magic or entry.sniff),
         key=lambda entry: (not entry.magic, entry.name == "listing"),
     )
-    return next((entry.name for entry in entries if entry.recognizes(head, name)), None)
+    found = next((entry.name for entry in entries if entry.recognizes(head, name)), None)
+    is_sound = found == "mp4" and name.lower().endswith(FORMATS["audio"].endings)
+    return "audio" if is_sound else found
 
 
 def has_own_splits(store: Store, place: Location, name: str | None) -> bool:

@@ -318,13 +318,13 @@ FORMATS: dict[str, Format] = {
         ),
         Format(
             "audio",
-            "sound (WAV, FLAC, MP3, Ogg): clips= of some seconds, or whole (decoding needs av)",
+            "sound (WAV, FLAC, MP3, Ogg, M4A): clips= of some seconds, or whole (needs av)",
             _ANYWHERE,
             ("clips", "extensions", "sound"),
             magic=((8, b"WAVE"), (0, b"fLaC"), (0, b"OggS"), (0, b"ID3"))
             # frames of layer III of MPEG 1, 2 and 2.5, with a checksum or without
             + tuple((0, bytes((0xFF, kind))) for kind in b"\xfa\xfb\xf2\xf3\xe2\xe3"),
-            endings=(".wav", ".wave", ".flac", ".mp3", ".ogg", ".oga", ".opus"),
+            endings=(".wav", ".wave", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".m4a", ".m4b"),
             reading=("sound",),
         ),
         Format(
