@@ -100,7 +100,7 @@ BUDGETS = {
     "plan": 3_802,
     "ranks": 600,
     "sharing": 3_672,
-    "tasks": 1_523,
+    "tasks": 1_518,
     "testing": 1_694,
     "torch": 2_972,
     "trainers": 1_138,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
 from ..errors import StorageError, UsageError
-from ..tasks.distribution import attempt, make_engine
+from ..tasks.distribution import Progress, attempt, make_engine
 from ..tasks.slurm import find_share, parse_tasks, submit_script, write_script
 from ..tasks.work_plan import WorkPlan, distribute, do_task
 from . import console
@@ -112,20 +111,11 @@ def commit(
 def run_tasks(plan: WorkPlan, tasks: list[int] | None, on: str | None, workers: int | None) -> None:
     """Do tasks, and name those that fail; then the exit code is 1."""
     wanted = plan.list_missing() if tasks is None else tasks
-    failed: dict[int, str] = {}
     with console.show_progress(f"Working on {plan.folder}", "tasks") as progress:
-        if on is not None:
-            engine = make_engine(on, workers)
-            failed = distribute(plan, engine, tasks=wanted, progress=progress)
+        if on is None:
+            failed = _do_here(plan, wanted, progress)
         else:
-            with _stop_on_signals() as stopped:
-                for done, task in enumerate(wanted):
-                    progress(done, len(wanted))
-                    if stopped():
-                        what = f"stopped after {done:,} of {len(wanted):,} tasks"
-                        raise StorageError(f"{what}: the same command goes on")
-                    if (fault := attempt(do_task, plan.folder, task)) is not None:
-                        failed[task] = fault[1]
+            failed = distribute(plan, make_engine(on, workers), tasks=wanted, progress=progress)
     for task in sorted(failed)[:_NAMED_MAX]:
         console.say(f"{plan.describe(task)}: {failed[task]}")
     if len(failed) > _NAMED_MAX:
@@ -136,16 +126,19 @@ def run_tasks(plan: WorkPlan, tasks: list[int] | None, on: str | None, workers: 
         raise SystemExit(1)
 
 
-@contextmanager
-def _stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """Yield a function that is true once a signal asks to stop."""
+def _do_here(plan: WorkPlan, tasks: list[int], progress: Progress) -> dict[int, str]:
+    """Do tasks one after the other, as `distribute`; a signal stops after the task at hand."""
+    failed: dict[int, str] = {}
     asked: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: asked.append(number))
-        for number in (signal.SIGUSR1, signal.SIGTERM)
-    }
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with ExitStack() as stack:
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            before = signal.signal(number, lambda number, _: asked.append(number))
+            stack.callback(signal.signal, number, before)
+        for done, task in enumerate(tasks):
+            progress(done, len(tasks))
+            if asked:
+                what = f"stopped after {done:,} of {len(tasks):,} tasks"
+                raise StorageError(f"{what}: the same command goes on")
+            if (fault := attempt(do_task, plan.folder, task)) is not None:
+                failed[task] = fault[1]
+    return failed

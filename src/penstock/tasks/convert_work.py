@@ -58,7 +58,6 @@ class ShardWork(DatasetWork):
         return self._conversion.options
 
     def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
-        """Write a shard, and read it back."""
         entry = self._conversion.write_alone(first)
         return {"entry": entry}, {"bounds": np.array([entry["first"], entry["end"]])}
 
@@ -110,7 +109,6 @@ class TokenWork(DatasetWork):
         return self._run.manifest.options
 
     def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
-        """Encode documents."""
         done: list[EncodedTexts] = []
         encoded = self._run.encode(first, stop)
         try:

@@ -58,8 +58,6 @@ class IndexWork(Work):
         return Tasks(bounds, states, labels, kept, {"answers": pack(answers)})
 
     def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
-        """Parse files."""
-
         def share(files: Files, parse: Callable[[Sequence[int]], list[Any]]) -> NoReturn:
             self._check(len(files))
             raise Stopped(parse(range(first, stop)))

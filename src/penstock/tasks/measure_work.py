@@ -42,7 +42,6 @@ class MeasureWork(DatasetWork):
         return divide_evenly(count, max(1, count // limits.measured_tasks_max))
 
     def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
-        """Measure chunks."""
         return {}, {"numbers": self.measuring.measure(first, stop)}
 
     def commit(self, parts: Sequence[str], share: Callable[..., None]) -> str:
