@@ -54,7 +54,8 @@ class Row:
 
     value and floor are in `unit`; floor is what the row is held against (a floor program or another
     loader). ratio is value / floor, taken pair by pair, with its interval low..high. A target of
-    None is for information, and then so is `met`.
+    None is for information, and then so is `met`. What is computed and not timed is the same on a
+    busy machine.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Row:
     cpu_us_per_sample: float | None = None
     floor_cpu_us_per_sample: float | None = None
     note: str = ""
+    is_computed: bool = False
 
 
 @dataclass(slots=True)
@@ -156,9 +158,10 @@ def find_reasons(row: dict[str, Any], record: dict[str, Any]) -> list[str]:
     """Reasons for which a row of a record has no verdict; empty if it has one."""
     reasons = []
     load, steal = record["load"]["before"][0], record["load"]["steal"]
-    if load > LOAD_MAX:
+    is_timed = not row.get("is_computed")
+    if is_timed and load > LOAD_MAX:
         reasons.append(f"load {load:.2f}")
-    if steal > STEAL_MAX:
+    if is_timed and steal > STEAL_MAX:
         reasons.append(f"the host took {steal:.1%} of the processor time")
     if row["ratio"] and row["low"] is not None and row["high"] is not None:
         width = (row["high"] - row["low"]) / row["ratio"]

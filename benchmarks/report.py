@@ -60,7 +60,7 @@ How to read the tables:
 * *verdict* is `met` or `missed` only if the run can be trusted. It is *unstable* if the load
   average before the run was above {LOAD_MAX}, if the host took more than {STEAL_MAX:.0%} of the
   processor time, or if the interval is wider than {WIDTH_MAX:.0%} of the ratio; the reason is
-  printed.
+  printed. Load does not matter where rows are computed and not timed.
 * A row without a target is printed like every other; its verdict is a dash.
 * A row whose target was relaxed after the first measurement says so in its note.
 * Each table names the commit of its record. A record that is not of the tree beside it says so:

@@ -240,10 +240,11 @@ def main() -> None:
     name = "schedules" + ("-quick" if options.quick else "")
     record = Record(name, options.seed, vars(options))
     found: dict[str, object] = {}
-    record.rows += parity_rows(QUICK if options.quick else tuple(SETS), found)
-    record.rows += comparison_rows(10 if options.quick else 100, options.seed, found)
-    record.rows += equal_rows(10 if options.quick else 100, options.seed)
-    record.rows += access_rows(options.seed)
+    rows = parity_rows(QUICK if options.quick else tuple(SETS), found)
+    rows += comparison_rows(10 if options.quick else 100, options.seed, found)
+    rows += equal_rows(10 if options.quick else 100, options.seed)
+    rows += access_rows(options.seed)
+    record.rows = [replace(row, is_computed=True) for row in rows]
     record.raw["schedules"] = {"runs": found}
     command.finish(record)
 

@@ -286,8 +286,7 @@ second, the time to the first step, the loaders on the same files, generation.""
         "Schedules of transfers",
         "make bench-schedules",
         """PerSched against its authors' figures, beside four online rules, on their jobs and on 100
-random mixes. The rows are computed, not timed, so a busy machine does not change them; they have
-no verdict all the same.""",
+random mixes. The rows are computed, not timed, so a busy machine does not change them.""",
         {
             "PerSched": Target("within", low=0.97, high=1.03),
             "^stagger|^rotation": AT_MOST,
@@ -360,8 +359,8 @@ class Reason(NamedTuple):
 
 REASONS = (
     Reason(
-        "**Your files stay as they are.** [20 containers](docs/formats.md), on disks and in object "
-        "stores, are read in place, by their own index; nothing is converted."
+        "**Your files stay as they are.** [27 formats](docs/formats.md), robots' data and "
+        "[films](docs/clips.md) among them, are read in place, on disks and in object stores."
     ),
     Reason(
         "**Small reads are cheap.** Records of 4 KiB: {} times the samples of torch's DataLoader "

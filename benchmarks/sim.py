@@ -145,7 +145,7 @@ def main() -> None:
         training = scenario.training
         if scenario.data.samples * training.epochs * training.nodes <= PARITY_ACCESSES:
             record.rows += models_rows(scenario, runs)
-    record.rows += large
+    record.rows = [replace(row, is_computed=True) for row in record.rows] + large
     record.raw["sim"] = {"runs": runs}
     command.finish(record)
 

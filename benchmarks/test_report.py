@@ -156,6 +156,12 @@ def test_stolen_time_takes_the_verdict() -> None:
     assert report.judge(ROW, record) == "*unstable*: the host took 5.0% of the processor time"
 
 
+def test_load_leaves_a_computed_row_its_verdict() -> None:
+    """What is not timed is the same on a busy machine."""
+    record = {**RECORD, "load": {"before": [9.0, 0, 0], "steal": 0.05}}
+    assert report.judge({**ROW, "is_computed": True}, record) == report.judge(ROW, RECORD)
+
+
 def test_a_row_is_one_line_of_the_table() -> None:
     """Bars in names do not end cells, and zeros at the end of a ratio stay."""
     line = report.row_line(SECTION, {**ROW, "note": "target is an upper limit; eight"}, RECORD)
