@@ -1,4 +1,4 @@
-"""Films: the tables of their headers, and groups of packets that are decoded."""
+"""Films: the tables of their headers, and packets of pictures and sound that are decoded."""
 
 from __future__ import annotations
 
@@ -55,4 +55,6 @@ def one(data: bytes) -> None:
     clips = {"frames": 3, "every": 2, "stride": 2, "short": "pad"}
     if is_chosen(data[::-1]):
         clips = {"seconds": 0.2, "fps": 10, "short": "pad"}
+        if is_chosen(data[1::2]):
+            clips["sound"] = True
     examine("mp4", {"x.mp4": data}, {"clips": clips} if is_chosen(data) else {}, name="x.mp4")

@@ -300,16 +300,17 @@ class SharedTexts(Attribute):
 class SoundTimes(Attribute):
     """Seconds from the start of files to windows of sound; or, as int64, the samples of a second.
 
-    grid:    of the windows; it is saved with the first field.
+    grid, field:  of the windows, and the number of the field with which it is saved.
     values:  none, of the dtype of one row.
     """
 
     grid: WindowGrid
     rate: int
+    field: int = 0
 
     @classmethod
-    def make(cls, name: str, dtype: Any, grid: WindowGrid, rate: int) -> SoundTimes:
-        return cls(name, "numbers", np.empty(0, dtype), grid=grid, rate=rate)
+    def make(cls, name: str, dtype: Any, grid: WindowGrid, rate: int, field: int = 0) -> SoundTimes:
+        return cls(name, "numbers", np.empty(0, dtype), grid=grid, rate=rate, field=field)
 
     def _count_own(self) -> int:
         return self.grid.count
@@ -321,7 +322,7 @@ class SoundTimes(Attribute):
 
     def describe(self) -> Description:
         own = {"name": self.name, "rate": self.rate, "dtype": self.values.dtype.str}
-        return own | {"sound": self.grid.described()}
+        return own | {"field": self.field, "sound": self.grid.described()}
 
     def sections(self, prefix: str) -> Columns:
         return {}
@@ -339,9 +340,10 @@ def rebuild_attribute(
         grid = WindowGrid.rebuild(described["window"], FileGrids.rebuild(prefix, sections))
         return WindowMask.make(str(described["name"]), grid)
     if "sound" in described:
-        grid = WindowGrid.rebuild(described["sound"], FileGrids.rebuild("field0", sections))
+        field, rate = int(described["field"]), int(described["rate"])
+        grid = WindowGrid.rebuild(described["sound"], FileGrids.rebuild(f"field{field}", sections))
         dtype = np.dtype(str(described["dtype"]))
-        return SoundTimes.make(str(described["name"]), dtype, grid, int(described["rate"]))
+        return SoundTimes.make(str(described["name"]), dtype, grid, rate, field)
     if "clips" in described:
         return ClipTimes.rebuild(described, sections)
     dtype, kind = np.dtype(str(described["dtype"])), described["kind"]

@@ -32,16 +32,19 @@ class FileGrids:
     first:  int64 (files + 1,), number of each file's first window.
     shape, steps, every:  int64 (files, axes), as `WindowGrid` has them. The first axis is
             `FILE_AXIS`, along which a file has one place.
+    begin:  int64 (files,), where the first window starts along the second axis, with a `pace`.
     """
 
     first: Int
     shape: Int
     steps: Int
     every: Int
+    begin: Int | None = None
 
     def sections(self, prefix: str) -> Columns:
         grids = np.stack([self.shape, self.steps, self.every]).reshape(-1)
-        return {f"{prefix}.windows": self.first, f"{prefix}.grids": grids}
+        begin = {} if self.begin is None else {f"{prefix}.begin": self.begin}
+        return {f"{prefix}.windows": self.first, f"{prefix}.grids": grids, **begin}
 
     @classmethod
     def rebuild(cls, prefix: str, sections: Mapping[str, npt.NDArray[Any]]) -> FileGrids | None:
@@ -50,7 +53,11 @@ class FileGrids:
             return None
         first = take_column(sections, f"{prefix}.windows", np.int64)
         grids = take_column(sections, f"{prefix}.grids", np.int64)
-        return cls(first, *grids.reshape(3, len(first) - 1, -1))
+        begin = None
+        if f"{prefix}.begin" in sections:
+            begin = take_column(sections, f"{prefix}.begin", np.int64)
+        shape, steps, every = grids.reshape(3, len(first) - 1, -1)
+        return cls(first, shape, steps, every, begin)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +75,8 @@ class WindowGrid:
     fill:    the value, as hexadecimal bytes, that takes the place of elements beyond the array;
              "" where all boxes lie in it.
     files:   of arrays of one file each, of which `shape`, `steps` and `every` have the most.
+    pace:    elements from a window to the next along the second axis, which need not be whole: a
+             window starts at the nearest one; 0: `stride` says it.
     """
 
     shape: tuple[int, ...]
@@ -80,6 +89,7 @@ class WindowGrid:
     axes: tuple[str, ...] = ()
     fill: str = ""
     files: FileGrids | None = None
+    pace: float = 0.0
 
     @property
     def room(self) -> tuple[int, ...] | None:
@@ -114,6 +124,9 @@ class WindowGrid:
             origins = inside % self.files.steps[file] * np.array(self.stride, np.int64)
             origins += self.start
             origins[:, 0] = file
+            if self.files.begin is not None:
+                passed = (windows - self.files.first[file]) * self.pace
+                origins[:, 1] = self.files.begin[file] + np.floor(passed + 0.5).astype(np.int64)
             return origins
         origins = np.empty((len(windows), len(self.shape)), np.int64)
         for axis, (every, steps) in enumerate(zip(self.every, self.steps, strict=True)):
@@ -174,15 +187,16 @@ class WindowGrid:
 
     def described(self) -> Description:
         axes = {name: getattr(self, name) for name in (*_AXES, "count", "axes")}
-        return axes | ({"fill": self.fill} if self.fill else {})
+        pace = {"pace": self.pace} if self.pace else {}
+        return axes | ({"fill": self.fill} if self.fill else {}) | pace
 
     @classmethod
     def rebuild(cls, described: Mapping[str, Any], files: FileGrids | None = None) -> WindowGrid:
         axes = {name: tuple(map(int, described[name])) for name in _AXES}
         names = tuple(map(str, described.get("axes", ())))
         fill = bytes.fromhex(described.get("fill", "")).hex()
-        count = int(described["count"])
-        return cls(**axes, count=count, axes=names, fill=fill, files=files)
+        count, pace = int(described["count"]), float(described.get("pace", 0))
+        return cls(**axes, count=count, axes=names, fill=fill, files=files, pace=pace)
 
     def find_flaw(self) -> str | None:
         columns = [getattr(self, name) for name in _AXES]
@@ -199,6 +213,12 @@ class WindowGrid:
             is_one = (self.size[0], self.start[0], self.stride[0]) == (1, 0, 1)
             if not is_one or (files.shape < 1).any() or (files.shape[:, 0] != len(counts)).any():
                 return "windows of files are not of one file each"
+            if files.begin is not None and (
+                len(files.begin) != len(counts)
+                or (np.abs(files.begin) > _REACH).any()
+                or not (self.fill and 0 < self.pace * max(1, counts.max()) < _REACH)
+            ):
+                return "windows of files begin nowhere"
             shape, steps, every = (one[counts > 0].astype(object) for one in of_files)
             counts = counts[counts > 0]
         least = min(one.min() for one in (size, stride, steps, every))
@@ -212,6 +232,7 @@ class WindowGrid:
         return None
 
 
+_REACH = 1 << 50
 _AXES = ("shape", "size", "start", "stride", "steps", "every")
 
 

@@ -61,9 +61,9 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
             "m4a of two": {"channels": 2, "rate": 48_000, "muxer": {"movflags": "faststart"}},
             "m4a of fragments": {"muxer": {"movflags": "empty_moov", "frag_duration": "700000"}},
             "m4a with an edit list": {"edit": (5000, 2112)},
-            "m4a of a film": {"has_pictures": True, "edit": (6000, 1024)},
-            "mov of a film": {"has_pictures": True, "container": "mov", "channels": 2},
-            "fragments of a film": {"has_pictures": True}
+            "m4a of a film": {"pictures": 7.0, "edit": (6000, 1024)},
+            "mov of a film": {"pictures": 7.0, "container": "mov", "channels": 2},
+            "fragments of a film": {"pictures": 7.0}
             | {"muxer": {"movflags": "frag_keyframe+empty_moov"}},
             "alac": {"codec": "alac", "options": {}},
             "alac of 24": {"codec": "alac", "options": {}, "format": "s32p", "container": "mov"},
@@ -105,12 +105,13 @@ def write_sound(
     options: Mapping[str, str] | None = None,
     muxer: Mapping[str, str] | None = None,
     container: str | None = None,
-    has_pictures: bool = False,
+    pictures: float = 0.0,
     edit: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> Sound:
     """Write sound, and read it.
 
+    pictures:  seconds of them beside the sound.
     edit:  of an MP4's list: thousandths of a second, and the first sample.
     """
     path = path.with_suffix(suffix)
@@ -121,9 +122,9 @@ def write_sound(
         return read_sound(path)
     layout = {1: "mono", 2: "stereo", 3: "3.0"}[channels]
     with av.open(str(path), "w", format=container, options=dict(muxer or {})) as out:
-        if has_pictures:
-            pictures = out.add_stream("mpeg4", rate=25, options={"g": "5"})
-            pictures.width, pictures.height, pictures.pix_fmt = 32, 32, "yuv420p"
+        if pictures:
+            film = out.add_stream("mpeg4", rate=25, options={"g": "5"})
+            film.width, film.height, film.pix_fmt = 32, 32, "yuv420p"
         stream = out.add_stream(codec, rate=rate, options=dict(options or {}), layout=layout)
         if bits:
             stream.bit_rate = bits
@@ -134,10 +135,11 @@ def write_sound(
         frame.sample_rate = rate
         resampler = av.AudioResampler(stream.format, layout, rate)
         fifo = av.AudioFifo()
-        for _ in range(round(25 * seconds) if has_pictures else 0):
-            out.mux(pictures.encode(av.VideoFrame(32, 32, "yuv420p")))
-        if has_pictures:
-            out.mux(pictures.encode(None))
+        for number in range(round(25 * pictures)):
+            picture = np.full((48, 32), number, np.uint8)
+            out.mux(film.encode(av.VideoFrame.from_ndarray(picture, format="yuv420p")))
+        if pictures:
+            out.mux(film.encode(None))
         for part in resampler.resample(frame):
             fifo.write(part)
         size = stream.codec_context.frame_size or 4096

@@ -16,6 +16,7 @@ from penstock.errors import FormatError, UsageError
 from penstock.index.codecs import sound as sound_codec
 from penstock.index.codecs.decoder_pool import DecoderPool
 from penstock.index.layout import Boxes, SoundWindows
+from tests.index.formats.films import write_film
 from tests.index.formats.sounds import KINDS, Sound, read_sound, write_sound
 
 pytest.importorskip("av")
@@ -215,6 +216,112 @@ def test_what_players_ignore(tmp_path: Path) -> None:
     piped = data[: at + 4] + b"\xff\xff\xff\xff" + data[at + 8 :]
     wav.path.write_bytes(piped)  # written to a pipe: up to the end
     assert np.array_equal(penstock.open(wav.path, index="memory")[0]["sound"], wav.floats)
+
+
+# -- beside pictures -------------------------------------------------------------------------------
+
+
+def check_beside(data: penstock.Dataset, sound: Sound, begin: int, stride: float) -> None:
+    """Check the sound of clips against all of a film's, from this sample on."""
+    for number in np.random.default_rng(1).permutation(len(data)).tolist():
+        sample, low = data[number], begin + round(number * stride * sound.rate)
+        places = np.arange(low, low + len(sample["sound"]))
+        is_there = (places >= 0) & (places < len(sound.floats))
+        assert np.array_equal(sample["sound_valid"], is_there), number
+        assert np.array_equal(sample["sound"][is_there], sound.floats[places[is_there]])
+        assert not sample["sound"][~is_there].any()
+        assert sample["rate"] == sound.rate
+
+
+@pytest.mark.parametrize("kind", ["m4a of a film", "mov of a film", "fragments of a film"])
+def test_sound_beside_pictures(kind: str, tmp_path: Path) -> None:
+    """Clips of films have the sound of the same seconds, and the pictures that they have alone."""
+    sound = write_sound(tmp_path / "sound", 5.3, **KINDS[kind])  # shorter than the pictures
+    film = sound.path.rename(tmp_path / "film.mp4")
+    clips = {"seconds": 0.8, "fps": 10, "stride": 0.37, "short": "pad"}
+    alone = penstock.open(film, clips=clips, index="memory")
+    penstock.open(film, clips=clips | {"sound": True})
+    data = penstock.open(film, clips=clips | {"sound": True}, index="read")
+    assert len(data) == len(alone) == 18
+    assert data[0]["sound"].shape == (round(0.8 * sound.rate), sound.floats.shape[1])
+    check_beside(data, sound, 0, 0.37)
+    for number in (0, 7, 17):
+        assert np.array_equal(data[number]["frames"], alone[number]["frames"])
+        assert np.array_equal(data[number]["time"], alone[number]["time"])
+
+
+@pytest.mark.parametrize("start", [300, 700, 12_800])
+def test_pictures_that_begin_behind_the_sound(start: int, tmp_path: Path) -> None:
+    """Where the first picture is shown later than the first sample is heard, clips begin there."""
+    sound = write_sound(tmp_path / "sound", 4.0, **KINDS["m4a of a film"])
+    data = bytearray(sound.path.read_bytes())
+    struct.pack_into(">i", data, data.index(b"elst") + 16, start)  # ticks of pictures, 512 each
+    film = tmp_path / "film.mp4"
+    film.write_bytes(data)
+    clips = penstock.open(film, clips={"seconds": 0.5, "fps": 4, "sound": True}, index="memory")
+    begin = -start % 512 / 12_800
+    assert clips[0]["time"][0] == begin
+    check_beside(clips, sound, round(begin * sound.rate), 0.5)
+
+
+def test_sound_that_begins_behind_the_pictures(tmp_path: Path) -> None:
+    """Where a film has pictures and no sound yet, samples are 0, and marked."""
+    sound = write_sound(tmp_path / "sound", 3.0, **KINDS["fragments of a film"])
+    data, at = bytearray(sound.path.read_bytes()), 0
+    while (at := data.find(b"tfhd", at + 4)) > 0:
+        time = data.index(b"tfdt", at) + 8
+        if data[at + 11] == 2:  # the second track
+            struct.pack_into(">Q", data, time, 30_000 + struct.unpack_from(">Q", data, time)[0])
+    (film := tmp_path / "film.mp4").write_bytes(data)
+    clips = penstock.open(film, clips={"seconds": 0.5, "fps": 4, "sound": True}, index="memory")
+    check_beside(clips, sound, -30_000, 0.5)
+
+
+def test_batches_of_sound_beside_pictures(tmp_path: Path) -> None:
+    """An exact shuffle gives each clip of several films once, and goes on where it stopped."""
+    kind = KINDS["m4a of a film"] | {"suffix": ".mp4", "edit": None}
+    sounds = [
+        write_sound(tmp_path / name, seconds, **kind | {"pictures": seconds}, seed=number)
+        for number, (name, seconds) in enumerate((("a/0", 2.3), ("a/1", 0.4), ("b/0", 3.1)))
+    ]
+    clips = {"seconds": 0.6, "fps": 5, "stride": 0.2, "sound": True}
+    with pytest.warns(RuntimeWarning, match=r"a/1\.mp4 has 10 frames, fewer than a clip"):
+        data = penstock.open(tmp_path, clips=clips, index="memory")
+    assert data.index.classes == ("a", "b")
+    films = data.origins(np.arange(len(data)))["film"]
+    seen: list[int] = []
+    states = []
+    with penstock.Loader(data, 4, seed=3, drop_last=False) as loader:
+        for batch in loader:
+            for row, number in enumerate(batch.ids.tolist()):
+                sound = sounds[films[number]]
+                first = round((number - films.tolist().index(films[number])) * 0.2 * sound.rate)
+                expected = sound.floats[first:][: batch["sound"].shape[1]]
+                assert np.array_equal(batch["sound"][row][: len(expected)], expected)
+                assert batch["sound_valid"][row].sum() == len(expected)
+                seen.append(number)
+            states.append(loader.state_dict())
+    assert sorted(seen) == list(range(len(data)))
+    for step, state in enumerate(states[:-1]):
+        with penstock.Loader(data, 4, seed=3, drop_last=False) as loader:
+            loader.load_state_dict(state)
+            batch = next(iter(loader))
+            assert batch.ids.tolist() == seen[4 * step + 4 :][:4]
+
+
+def test_films_whose_sound_does_not_fit(tmp_path: Path) -> None:
+    """Films without sound, or of two rates, and clips by frames, are errors that say what to do."""
+    kind = KINDS["m4a of a film"] | {"suffix": ".mp4", "edit": None}
+    write_sound(tmp_path / "a", 2.0, **kind)
+    write_sound(tmp_path / "b", 2.0, **kind | {"rate": 48_000})
+    clips = {"seconds": 0.5, "fps": 4, "sound": True}
+    with pytest.raises(FormatError, match=r"b\.mp4 has 1 channels of 48,000 a second"):
+        penstock.open(tmp_path, clips=clips, index="memory")
+    silent = write_film(tmp_path / "c", 30)
+    with pytest.raises(FormatError, match=r"tracks of 'vide', and none of sound"):
+        penstock.open(silent.path, clips=clips, index="memory")
+    with pytest.raises(UsageError, match=r"sound is True: give True, and seconds= and fps="):
+        penstock.open(tmp_path / "a.mp4", clips={"frames": 3, "sound": True}, index="memory")
 
 
 # -- damage ----------------------------------------------------------------------------------------

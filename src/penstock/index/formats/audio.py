@@ -34,11 +34,12 @@ from ...arguments import check_number, check_whole
 from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
-from ..attributes import Attribute, SoundTimes
-from ..clips import Films, Packets
+from ..attributes import Attribute, SoundTimes, WindowMask
+from ..clips import ClipCut, Films, Packets
 from ..fields import Codec, Field, Scaling
 from ..layout import Boxes, Layout, Pieces, RowTable, SoundWindows, Windows
 from ..table import Index
+from ..windows import FileGrids, WindowGrid
 from . import options
 from .audio_flac import parse_flac
 from .audio_mp3 import parse_mp3
@@ -187,6 +188,57 @@ def _index_clips(
         labels = np.repeat(labels, np.diff(grid.files.first))
     fields = made.fields
     return Index("audio", files, fields, (layout,), sources, classes, labels, attributes=attributes)
+
+
+def cut_beside(
+    files: Files, tracks: Sequence[SoundTrack], clips: ClipCut
+) -> tuple[tuple[Field, SoundWindows], list[Attribute]]:
+    """Cut the sound of films into windows as long as their clips, at the same seconds: the second
+    field of an index and its layout, and attributes."""
+    _check_alike(files, tracks)
+    rate, channels = tracks[0].rate, tracks[0].channels
+    size, pace, count = round(clips.frames / clips.fps * rate), clips.stride * rate, len(tracks)
+    frames = np.array([track.frames for track in tracks], np.int64)
+    one, clips_of = np.ones(count, np.int64), np.maximum(np.diff(clips.first), 1)
+    pictures = clips.times.find_seconds(clips.times.films[:-1])
+    begin = np.array([track.begin for track in tracks])
+    begin = np.floor((pictures - begin) * rate + 0.5).astype(np.int64)
+
+    def make_grid(axes: int) -> WindowGrid:
+        shape, steps, every = (
+            np.stack(columns[:axes], 1)
+            for columns in ((one * count, frames, one * channels), (one, clips_of, one), (one,) * 3)
+        )
+        return WindowGrid(
+            tuple(shape.max(axis=0).tolist()),
+            (1, size, channels)[:axes],
+            (0, 0, 0)[:axes],
+            (1, max(1, round(pace)), 1)[:axes],
+            tuple(steps.max(axis=0).tolist()),
+            (1, 1, 1)[:axes],
+            clips.count,
+            ("file", "frame", "channel")[:axes],
+            bytes(4).hex(),
+            FileGrids(clips.first, shape, steps, every, begin),
+            pace,
+        )
+
+    own = np.minimum(max(1, rate // 2), frames)
+    edges = [np.append(np.arange(0, n, step), n) for n, step in zip(frames, own, strict=True)]
+    tables = [_cut_chunks(*pair) for pair in zip(tracks, edges, strict=True)]
+    dtype = np.dtype("<f4")
+    packets, how = _join_chunks(tracks, tables, dtype)
+    grid, chunks = make_grid(3), _place_chunks(tracks, tables)
+    in_files = np.stack([one, own, one * channels], 1)
+    chunk = tuple(in_files.max(axis=0).tolist())
+    layout = Windows(np.arange(count + 1), chunks, grid, chunk, in_files)
+    attributes = [
+        SoundTimes.make("rate", np.int64, grid, rate, 1),
+        WindowMask.make("sound_valid", make_grid(2)),
+    ]
+    made = (size, channels)
+    field = Field("sound", dtype, grid.size, Codec("sound", how), made_shape=made)
+    return (field, SoundWindows.make(layout, packets)), attributes
 
 
 def _check_short(files: Files, tracks: Sequence[SoundTrack], size: int, short: str) -> None:

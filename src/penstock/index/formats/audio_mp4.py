@@ -59,8 +59,9 @@ def parse_mp4(source: StoreFile) -> SoundTrack:
     since = np.maximum(np.arange(heard) - -(-back // length), -1)
     first = np.append(0, np.cumsum(found["length"]))
     frames = max(0, int(start[-1]))
-    runs = first, found["offset"]
-    return SoundTrack(codec, config, dtype, rate, channels, frames, start, at, since, runs=runs)
+    begin = (int(times[0, 1]) + found["start"]) / scale
+    track = SoundTrack(codec, config, dtype, rate, channels, frames, start, at, since)
+    return track._replace(runs=(first, found["offset"]), begin=begin)
 
 
 def _read_coding(source: StoreFile, found: dict[str, Any]) -> _Coding:

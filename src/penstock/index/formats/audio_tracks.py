@@ -27,6 +27,7 @@ class SoundTrack(NamedTuple):
     is_plain:  the numbers are stored as they are, from the first packet on.
     runs:      where packets are in a file that has other things between them: the byte, as `at`
                counts, at which each run of them begins, and the end; and its byte of the file.
+    begin:     seconds from the start of a film to the first sample.
     """
 
     codec: str
@@ -41,6 +42,7 @@ class SoundTrack(NamedTuple):
     is_paged: bool = False
     is_plain: bool = False
     runs: tuple[Int, Int] | None = None
+    begin: float = 0.0
 
     def cut(self, samples: int) -> SoundTrack:
         """Cut numbers of one size from one packet into packets of so many samples."""

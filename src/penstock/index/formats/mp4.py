@@ -14,8 +14,11 @@ clips   a dict; without `frames` and `seconds`, each film is one sample, of fram
               film. "error": as "skip", and a film shorter than a clip is an error.
     size      (height, width) to which frames are scaled, which films of several sizes need.
     layout    "hwc", or "chw": where the channels are.
+    sound     True, with `seconds`: the sound of the same seconds too, as float32 (see `audio`).
 
-The fields are `frames`, uint8, and `time`, the seconds from the film's start to each frame.
+The fields are `frames`, uint8, and `time`, the seconds from the film's start to each frame; with
+`sound`, also `sound`, (samples, channels), 0 where the film has none, which "sound_valid" marks,
+and `rate`, the samples of a second.
 """
 
 from __future__ import annotations
@@ -35,16 +38,19 @@ from ...extent import Files, Int, Names
 from ..attributes import Attribute, ClipTimes
 from ..clips import ClipCut, Clips, Films, FrameTimes, Packets
 from ..fields import Codec, Field
-from ..layout import Pieces, RowTable
+from ..layout import Layout, Pieces, RowTable
 from ..rows import FrameCut
 from ..table import Index
 from . import options
+from .audio import cut_beside
+from .audio_mp4 import parse_mp4
+from .audio_tracks import SoundTrack
 from .mp4_tracks import FilmTrack, parse_film
 from .shards import Scan, number_first
 from .tree import list_media
 
 ENDINGS = (".mp4", ".m4v", ".mov")
-_KNOWN = ("frames", "every", "seconds", "fps", "stride", "short", "size", "layout")
+_KNOWN = ("frames", "every", "seconds", "fps", "stride", "short", "size", "layout", "sound")
 
 
 def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,6 +88,11 @@ def _check_clips(name: str, value: Any) -> dict[str, Any] | None:
         raise UsageError(f"{what}: give frames= (and every=), or seconds= and fps=")
     if clips:
         clips["short"] = short(f"{name}: short", given.get("short", "skip"))
+    if given.get("sound", False) is not False:
+        if given["sound"] is not True or "fps" not in clips:
+            what = f"{name}: sound is {given['sound']!r:.60}"
+            raise UsageError(f"{what}: give True, and seconds= and fps=, so that clips are as long")
+        clips["sound"] = True
     if (size := given.get("size")) is not None:
         clips["size"] = check_size(f"{name}: size", size)
     if layout(f"{name}: layout", given.get("layout", "hwc")) is not None:
@@ -103,22 +114,28 @@ def build(
     asked = dict(clips or {})
     files, sources, classes, labels = list_media(scan, extensions or ENDINGS)
 
-    def parse(_: int, source: StoreFile) -> FilmTrack:
-        return parse_film(source, is_one_group="frames" not in asked)
+    def parse(_: int, source: StoreFile) -> tuple[FilmTrack, SoundTrack | None]:
+        sound = parse_mp4(source) if "sound" in asked else None
+        return parse_film(source, is_one_group="frames" not in asked), sound
 
-    joint = join_films("frames", files, scan.parse(files, parse), asked)
+    films, sounds = zip(*scan.parse(files, parse), strict=True)
+    joint = join_films("frames", files, films, asked)
     if "frames" not in asked:
         return _index_films(files, sources, joint, classes, labels)
     cut = _cut_films(files, joint.times, asked)
     field, layout = joint.cut(cut)
-    attributes = [ClipTimes.make("time", cut, np.float64)]
+    attributes: list[Attribute] = [ClipTimes.make("time", cut, np.float64)]
     if cut.is_padded:
         attributes.append(ClipTimes.make("frame_valid", cut, bool))
+    columns: list[tuple[Field, Layout]] = [(field, layout)]
+    if "sound" in asked:
+        column, more = cut_beside(files, sounds, cut)
+        columns.append(column)
+        attributes += more
     if labels is not None:
         labels = np.repeat(labels, np.diff(cut.first))
-    return Index(
-        "mp4", files, (field,), (layout,), sources, classes, labels, attributes=(*attributes,)
-    )
+    fields, layouts = zip(*columns, strict=True)
+    return Index("mp4", files, fields, layouts, sources, classes, labels, attributes=(*attributes,))
 
 
 def _cut_films(files: Files, times: FrameTimes, asked: Mapping[str, Any]) -> ClipCut:
