@@ -104,7 +104,7 @@ def list_descriptors() -> list[str]:
     return sorted(found)
 
 
-@stride(11)
+@stride(37)
 def test_an_interrupt_while_a_node_joins_leaves_nothing(tmp_path: Path, stride: int) -> None:
     """Wherever an interrupt comes while the first batch joins a cache with a disk: the loader finds
     its folder free, and once it is closed no thread and no descriptor is left.
