@@ -17,6 +17,7 @@ void bind_scan(nanobind::module_& m);
 void bind_jpeg(nanobind::module_& m);
 void bind_slab(nanobind::module_& m);
 void bind_checksum(nanobind::module_& m);
+void bind_codecs(nanobind::module_& m);
 void bind_walk_lmdb(nanobind::module_& m);
 void bind_walkers(nanobind::module_& m);
 void bind_extents(nanobind::module_& m);
@@ -56,6 +57,7 @@ NB_MODULE(_core, m) {
   penstock::binding::bind_jpeg(m);
   penstock::binding::bind_slab(m);
   penstock::binding::bind_checksum(m);
+  penstock::binding::bind_codecs(m);
   penstock::binding::bind_walk_lmdb(m);
   penstock::binding::bind_walkers(m);
   penstock::binding::bind_extents(m);

@@ -625,6 +625,56 @@ def crc32c(data: Buffer | numpy.typing.NDArray[Any], before: int = 0) -> int:
     before: checksum of the bytes that precede `data`; the result is the checksum of both.
     """
 
+class PacketDecoder:
+    """
+    A decoder of FFmpeg's, by its name there, for one thread at a time. After an error it is in no known state.
+    """
+
+    def __init__(
+        self, module: str, name: str, config: bytes, options: Sequence[tuple[str, str]]
+    ) -> None:
+        """
+        module: path of a loaded module that is linked with FFmpeg's libraries.
+        """
+
+    def decode_pictures(
+        self,
+        data: Annotated[
+            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        sizes: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        rows: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        wanted: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None, 3), device="cpu")],
+        is_scaled: bool,
+    ) -> None:
+        """
+        Decode the frames of the wanted rows, ascending, into `out`, RGB; ValueError says what is wrong with the packets.
+
+        rows: the row of each packet's frame; negative: its errors are none.
+        is_scaled: frames of other sizes are scaled; else they are an error.
+        """
+
+    def decode_samples(
+        self,
+        data: numpy.typing.NDArray[numpy.uint8],
+        sizes: numpy.typing.NDArray[numpy.int64],
+        packing: str,
+        first: int,
+        out: numpy.typing.NDArray[Any],
+    ) -> None:
+        """
+        Decode samples, from the number `first` on, into `out`, (samples, channels); ValueError says what is wrong with the packets.
+
+        packing: "" for packets, "pages" of Ogg, "primed" if of the first page the last packet alone is given.
+        """
+
 def walk_lmdb(
     file: int,
     read: Callable[[int, int], bytes] | None,

@@ -15,8 +15,8 @@ import pytest
 import penstock
 from penstock import limits
 from penstock.errors import FormatError, UsageError
+from penstock.index.codecs import decoder_pool
 from penstock.index.codecs import film as film_codec
-from penstock.index.codecs.decoder_pool import DecoderPool
 from penstock.testing import FormatSuite, Written
 from tests.index.formats.films import (
     KINDS,
@@ -204,14 +204,14 @@ def test_frames_are_turned_upright(turns: int, tmp_path: Path) -> None:
 def test_decoders_wait_for_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of films of many kinds, a few decoders are kept, and used again."""
     made = []
-    make = film_codec._Decoder.__init__
+    make = decoder_pool.PacketDecoder
 
-    def counted(decoder: Any, *given: Any) -> None:
+    def counted(*given: Any) -> Any:
         made.append(given)
-        make(decoder, *given)
+        return make(*given)
 
-    monkeypatch.setattr(film_codec._Decoder, "__init__", counted)
-    monkeypatch.setattr(film_codec, "_pool", DecoderPool())
+    monkeypatch.setattr(decoder_pool, "PacketDecoder", counted)
+    monkeypatch.setattr(film_codec, "_pool", decoder_pool.DecoderPool())
     monkeypatch.setattr(limits, "idle_decoders_max", 2)
     films = [write_film(tmp_path / f"{n}", 24, size=(48, 48 + 16 * n), seed=n) for n in range(4)]
     clips = {"frames": 4, "size": (48, 48)}

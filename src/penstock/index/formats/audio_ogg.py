@@ -12,7 +12,6 @@ import struct
 import numpy as np
 
 from ...engine.store import StoreFile
-from ..codecs.sound import split_page
 from .audio_tracks import SoundTrack, check_sound, read_whole
 
 _CODECS = {b"OpusHead": ("opus", 2, 19), b"\x01vorbis": ("vorbis", 3, 30)}
@@ -24,7 +23,7 @@ def parse_ogg(source: StoreFile) -> SoundTrack:
     """Parse the pages of an Ogg file that has one stream."""
     data = read_whole(source)
     edges, pages = _list_pages(source, data)
-    headers, part, first = split_page(data[: edges[1]], b"")[0][:1] or [b""], b"", 1
+    headers, part, first = _split_page(data[: edges[1]], b"")[0][:1] or [b""], b"", 1
     head = headers[0]
     codec, wanted, least = _CODECS.get(head[:8], _CODECS.get(head[:7], ("", 0, 0)))
     if not codec or len(head) < least:
@@ -33,7 +32,7 @@ def parse_ogg(source: StoreFile) -> SoundTrack:
     while len(headers) < wanted:
         if first + 1 >= len(edges):
             raise source.flaw(len(data), "the headers of its sound are cut: copy the file again")
-        packets, part = split_page(data[edges[first] : edges[first + 1]], part)
+        packets, part = _split_page(data[edges[first] : edges[first + 1]], part)
         headers, first = headers + packets, first + 1
     if codec == "opus":
         channels, rate, skipped = head[9], _OPUS_RATE, head[10] | head[11] << 8
@@ -85,3 +84,20 @@ def _list_pages(source: StoreFile, data: bytes) -> tuple[list[int], list[tuple[i
         pages.append((granule, count, count > 1 or (count == 1 and not head[5] & 1)))
         edges.append(end)
     return edges, pages
+
+
+def _split_page(page: bytes, part: bytes) -> tuple[list[bytes], bytes]:
+    """Split a page of Ogg into the packets that end in it, and the beginning of one that does not.
+
+    part:  the beginning that the page before has left.
+    """
+    at = start = 27 + page[26]
+    packets = []
+    if not page[5] & 1:
+        part = b""
+    for segment in page[27:start]:
+        at += segment
+        if segment < 255:
+            packets.append(part + page[start:at])
+            part, start = b"", at
+    return packets, part + page[start:at]
