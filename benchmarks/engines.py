@@ -2,6 +2,7 @@
 shards, against other libraries, and at 10^5 shards.
 
     python -m benchmarks.engines [FOLDER] [--shards 100_000] [--rounds 7] [--quick]
+    python -m benchmarks.engines [FOLDER] --only tokens --tokens-mb 2000 --rounds 1
 
 * Tasks of an index of 10 GB of tar (80 files of holes between headers, members of 100 kB) and of
   the tokens of 256 MB of JSON lines (the web's lengths, by tiktoken), each done by two workers of
@@ -14,7 +15,7 @@ shards, against other libraries, and at 10^5 shards.
   and `penstock.open` in a fresh process: its time, and the most memory that the process has.
 
 Those that are compared take turns; a ratio is the time of the other to ours, or of the pool to the
-engine's. Without a library its rows are left out, or say so. Record:
+engine's. Without a library its rows are left out, or say so. Record of all:
 benchmarks/results/engines.json.
 """
 
@@ -46,6 +47,7 @@ from .record import Record, Row, table
 from .token_rivals import race_tokens
 from .tokenizing import draw_texts, train
 
+PARTS = ["index", "cut", "tokens", "rivals", "shards"]
 WORKERS = 2
 CUT_WORKERS = 8
 WANTED_RATIO = 0.85
@@ -150,12 +152,12 @@ def start_engines(started: ExitStack) -> dict[str, Executor]:
     return pools
 
 
-def compare(record: Record, name: str, plan: WorkPlan, rounds: int) -> None:
-    """Rows of the engines against the local pool, which take turns."""
+def compare(record: Record, name: str, plan: WorkPlan, rounds: int, first: WorkPlan) -> None:
+    """Rows of the engines against the local pool, which take turns, after a first plan each."""
     with ExitStack() as started:
         pools = start_engines(started)
         for pool in pools.values():
-            work_on(pool, plan)  # imports, and the tokenizer
+            work_on(pool, first)  # imports, and the tokenizer
         times: dict[str, list[float]] = {engine: [] for engine in pools}
         others = list(pools)[1:]
         for turn in count_turns(
@@ -267,40 +269,54 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=100_000, help="0 leaves them out")
     parser.add_argument("--rounds", type=int, default=7, help="0 leaves the engines out")
     parser.add_argument("--quick", action="store_true", help="a tenth of all, and no record")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS, help="no record")
+    parser.add_argument("--tokens-mb", type=int, default=256)
     options = parser.parse_args()
     scale = 10 if options.quick else 1
     count, rounds = options.shards // scale, min(options.rounds, 3 if options.quick else 99)
     record = Record("engines", 1, {"shards": count, "rounds": rounds, "quick": options.quick})
     folder = options.folder / ("quick" if options.quick else "whole")
+    folder.mkdir(parents=True, exist_ok=True)
 
     def measure(work: Callable[..., None], *arguments: Any) -> None:
         before = len(record.rows)
         work(record, *arguments)
         print(table(record.rows[before:]), flush=True)
 
-    if rounds:
-        limits.task_text_bytes //= scale  # as many tasks
+    limits.task_text_bytes //= scale  # as many tasks
+    parts = [part for part in options.only if (count if part == "shards" else rounds)]
+    if "index" in parts:
         data = folder / "tars"
         data = data if data.exists() else write_tars(data, 10_000_000_000 // scale, 80)
         plan = plan_work("index", data, folder / "tars-work")
-        measure(compare, f"index / tar, {10 // scale} GB", plan, rounds)
+        measure(compare, f"index / tar, {10 // scale} GB", plan, rounds, plan)
+    if "cut" in parts:
         measure(compare_cut, folder, 20_000_000_000 // scale, min(rounds, 5))
+    few = min(rounds, 2 if options.quick else 3)
+    if "tokens" in parts or "rivals" in parts:
         texts = draw_texts(10_000_000 // scale)
         tokenizer = train(folder / "tokenizer.json", texts)
-        few = min(rounds, 2 if options.quick else 3)
-        lines = folder / "documents"
-        lines = lines if lines.exists() else write_documents(lines, 256_000_000 // scale, 1, texts)
         settings: dict[str, Any] = {"tokenizer": str(tokenizer), "engine": "tiktoken"}
+
+    def write_lines(size_mb: int, files: int) -> Path:
+        lines = folder / f"documents-{size_mb}-{files}"
+        if not lines.exists():
+            write_documents(lines, size_mb * 1_000_000 // scale, files, texts)
+        return lines
+
+    if "tokens" in parts:
+        size = options.tokens_mb
+        few_lines, lines = write_lines(20, 2), write_lines(size, 1)
+        first = plan_work("tokenize", few_lines, folder / "first-tokens-work", **settings)
         plan = plan_work("tokenize", lines, folder / "tokens-work", **settings)
-        measure(compare, f"tokenize / JSON lines, {256 // scale} MB", plan, few)
-        lines = folder / "halves"
-        lines = lines if lines.exists() else write_documents(lines, 120_000_000 // scale, 2, texts)
-        measure(compare_rivals, lines, tokenizer, few)
-    if count:
+        measure(compare, f"tokenize / JSON lines, {size // scale} MB", plan, few, first)
+    if "rivals" in parts:
+        measure(compare_rivals, write_lines(120, 2), tokenizer, few)
+    if "shards" in parts:
         data = folder / f"shards-{count}"
         data = data if data.exists() else write_shards(data, count)
         measure(measure_shards, data, count)
-    if not options.quick:
+    if not options.quick and options.only == PARTS:
         print(record.write())
 
 
