@@ -13,6 +13,7 @@ namespace penstock::codecs {
 namespace {
 
 constexpr int rgb24 = 2, unspecified = 2, corrupt = 1, bilinear = 2, end_of_data = -0x20464f45;
+constexpr int invalid_data = -0x41444e49;
 constexpr int last_packed = 4;  // of the kinds of samples
 constexpr int skip_default = 0, skip_unreferenced = 8;
 constexpr std::size_t padding = 64, packet_bytes_max = 1u << 30;
@@ -138,11 +139,16 @@ int PacketDecoder::decode(std::span<const std::byte> bytes, std::int64_t row,
 
 int PacketDecoder::receive(const std::function<void()>& take) {
   int code = 0;
+  bool is_taken = false;
   while (code >= 0) {
     code = ffmpeg_.avcodec_receive_frame(context_, frame_);
-    if (code >= 0) take();
+    if (code < 0) break;
+    take();
+    is_taken = true;
   }
-  return code == -EAGAIN || code == end_of_data ? 0 : code;
+  // As PyAV: what a packet has behind a frame need not be another one.
+  if (code == -EAGAIN || code == end_of_data || (code == invalid_data && is_taken)) return 0;
+  return code;
 }
 
 std::string PacketDecoder::decode_pictures(const Group& group, std::span<const std::int64_t> wanted,
