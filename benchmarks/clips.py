@@ -38,6 +38,7 @@ import av
 import numpy as np
 
 import penstock
+from penstock.convert.films import keep_policy
 from penstock.index.layout import Clips
 
 from . import emulation
@@ -103,7 +104,7 @@ def write_films(folder: Path, kind: Kind) -> Path:
         elif kind.size >= 1080:
             options["preset"] = "veryfast"
         muxer = {"movflags": "faststart"}
-        with av.open(str(part / f"{number:03}.mp4"), "w", options=muxer) as out:
+        with keep_policy(), av.open(str(part / f"{number:03}.mp4"), "w", options=muxer) as out:
             stream = out.add_stream(kind.codec, rate=30, options=options)
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             for at in range(kind.frames):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
@@ -87,3 +88,16 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     for inside in (films, films / "b" / "out"):
         with pytest.raises(UsageError, match="is inside the source: choose another folder"):
             convert_films(films, inside, 8)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's encoder puts itself first")
+def test_an_encoder_does_not_stay_before_all_others(tmp_path: Path) -> None:
+    """SVT-AV1 makes threads real-time ones, its caller among them: they are ordinary again."""
+    with av.open(str(tmp_path / "film.mp4"), "w") as film:
+        stream = film.add_stream("libsvtav1", rate=30, options={"preset": "10"})
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        with films.keep_policy():
+            film.start_encoding()
+            assert os.sched_getscheduler(0) == os.SCHED_FIFO
+        threads = os.listdir("/proc/self/task")
+        assert {os.sched_getscheduler(int(thread)) for thread in threads} == {os.SCHED_OTHER}

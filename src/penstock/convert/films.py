@@ -14,6 +14,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -223,6 +224,8 @@ def _encode_film(source: str, target: str, keyframes: int, quality: int | None) 
         for name in ("color_range", "colorspace", "color_trc", "color_primaries"):
             setattr(context, name, getattr(was, name))
         sounds = {one.index: out.add_stream_from_template(one) for one in film.streams.audio}
+        with keep_policy():
+            out.start_encoding()
         for packet in film.demux(old, *film.streams.audio):
             if packet.stream.index in sounds:
                 if packet.dts is not None:
@@ -233,6 +236,20 @@ def _encode_film(source: str, target: str, keyframes: int, quality: int | None) 
                 frame.pict_type = 0  # the encoder chooses
                 out.mux(new.encode(frame))
         out.mux(new.encode(None))
+
+
+@contextmanager
+def keep_policy() -> Iterator[None]:
+    """Leave threads with the scheduling policy that the caller has: SVT-AV1, if root opens it, puts
+    its own and its caller's before everything else on the machine, and there they would stay."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(ProcessLookupError):
+                if os.sched_getscheduler(int(thread)) == os.SCHED_FIFO:
+                    os.sched_setscheduler(int(thread), policy, parameters)
 
 
 def _compare_films(source: str, target: str, times: Any) -> float:

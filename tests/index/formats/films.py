@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import av
 import numpy as np
 
+from penstock.convert.films import keep_policy
+
 av.logging.set_level(None)
 os.environ.setdefault("SVT_LOG", "0")  # of an encoder that prints by itself
 
@@ -72,7 +74,7 @@ def write_film(
     height, width = size
     noise = random.integers(0, 255, (height // 8 + 1, width // 8 + 1, 3)).astype(np.uint8)
     noise = noise.repeat(8, 0).repeat(8, 1)[:height, :width]
-    with av.open(str(path), "w", options=dict(muxer or {})) as out:
+    with keep_policy(), av.open(str(path), "w", options=dict(muxer or {})) as out:
         stream = out.add_stream(codec, rate=rate or 30, options=dict(options))
         stream.width, stream.height, stream.pix_fmt = width, height, pixels
         if rate is None:

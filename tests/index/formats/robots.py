@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.convert.films import keep_policy
 from tests.index.formats.films import read_film
 
 av.logging.set_level(None)
@@ -185,7 +186,7 @@ def _write_film(
     random: np.random.Generator,
 ) -> None:
     """Write a film of noise: no two frames are alike."""
-    with av.open(str(path), "w") as out:
+    with keep_policy(), av.open(str(path), "w") as out:
         rate = Fraction(fps).limit_denominator(1 << 16)
         stream = out.add_stream(codec, rate=rate, options=dict(OPTIONS[codec]))
         stream.height, stream.width = size
