@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +20,7 @@ import zarr
 
 import penstock
 import penstock.cli.app
+import penstock.cli.console  # before a test sets COLUMNS, which is read when it is made
 from penstock._core import list_kernels
 from penstock.arguments import import_function
 from penstock.doctor.doctor import PlannedJob, examine
