@@ -54,8 +54,7 @@ class Row:
 
     value and floor are in `unit`; floor is what the row is held against (a floor program or another
     loader). ratio is value / floor, taken pair by pair, with its interval low..high. A target of
-    None is for information, and then so is `met`. What is computed and not timed is the same on a
-    busy machine.
+    None is for information, and then so is `met`. Computed rows are the same on a busy machine.
     """
 
     name: str

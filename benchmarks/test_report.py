@@ -157,7 +157,7 @@ def test_stolen_time_takes_the_verdict() -> None:
 
 
 def test_load_leaves_a_computed_row_its_verdict() -> None:
-    """What is not timed is the same on a busy machine."""
+    """A row that is computed has its verdict at any load."""
     record = {**RECORD, "load": {"before": [9.0, 0, 0], "steal": 0.05}}
     assert report.judge({**ROW, "is_computed": True}, record) == report.judge(ROW, RECORD)
 

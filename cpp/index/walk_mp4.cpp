@@ -80,7 +80,7 @@ void read_descriptors(Walk& walk, const Box& box, bool sound) {
     }
   }
   if (walk.codec.empty())
-    throw ParseError{box.start, "it is of no codec that is read: encode it anew"};
+    throw ParseError{box.start, "its codec is not read: re-encode it"};
 }
 
 // Find the box with what the decoder needs to know, which QuickTime has in a box 'wave'.
@@ -101,7 +101,7 @@ Box find_config(const Box& entry, std::size_t skipped, Kind wanted, BoxCount& bo
 void read_entry(Walk& walk, const Box& box, BoxCount& boxes, bool sound) {
   if (const std::uint32_t count = box.u32(4); count != 1)
     throw ParseError{box.start, "its frames are of " + with_commas(std::uint64_t{count}) +
-                                    " kinds, of which one is read: encode it anew"};
+                                    " kinds, of which one is read: re-encode it"};
   const auto entry = Boxes(box.bytes.subspan(8), box.body + 8, boxes).next();
   if (!entry) throw box.flaw("no entry");
   std::size_t skipped = entry_bytes;
@@ -123,9 +123,9 @@ void read_entry(Walk& walk, const Box& box, BoxCount& boxes, bool sound) {
   if (coding == known.end())
     throw ParseError{entry->start,
                      (sound ? "sound is encoded as " : "frames are encoded as ") + quote(entry->kind) +
-                         (sound ? "; AAC, ALAC, MP3 and Opus are read: encode it anew"
-                                : "; av1, h264, hevc, mjpeg, vp8, vp9 and mpeg4 are read: encode the film "
-                                  "anew")};
+                         (sound ? "; AAC, ALAC, MP3 and Opus are read: re-encode it"
+                                : "; av1, h264, hevc, mjpeg, vp8, vp9 and mpeg4 are read: re-encode the "
+                                  "film")};
   walk.codec = coding->name;
   if (coding->config == 0) return;
   const Box config = find_config(*entry, skipped, coding->config, boxes);

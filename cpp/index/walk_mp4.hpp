@@ -1,5 +1,5 @@
-// The first track of video, or of sound, of an MP4 or QuickTime file: each frame's bytes, its place in the sequence
-// shown, and its time.
+// The first track of video, or of sound, of an MP4 or QuickTime file: each frame's bytes, its place
+// in the sequence shown, and its time.
 //
 // Frames are numbered in the sequence of showing, packets in that of decoding; where B-frames are
 // used, these differ. Frames before the first keyframe, and those that an edit list leaves out, are

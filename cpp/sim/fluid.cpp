@@ -231,8 +231,7 @@ std::vector<std::int64_t> run_fluid(const FluidCluster& cluster, const FluidTraf
       const std::int64_t staged = cluster.serial ? stagers.pass(i, need, std::max(from, fetched), 0)
                                                  : stagers.pass(i, need, from, fetched);
       const std::int64_t computes = duration(static_cast<double>(need), cluster.compute);
-      const std::int64_t last = cluster.serial ? computes : computes / cluster.batch;
-      end = std::max({end, before + cluster.overhead + computes, staged + cluster.overhead + last});
+      end = std::max(end, std::max(before, staged) + cluster.overhead + computes);
     }
     ends.push_back(end);
   }

@@ -25,7 +25,6 @@ namespace penstock::sim {
 struct FluidCluster {
   std::int64_t nodes;
   std::int64_t window;                     // bytes staged ahead; 0: nothing ahead of the step
-  std::int64_t batch;                      // samples of a step on one node
   bool serial;                             // fetching, staging and computing follow each other
   bool setup;                              // the first step fills caches: nothing opens before its end
   std::int64_t overhead = 0;               // of a step beside computing, in ns

@@ -72,7 +72,6 @@ def run_fluid(
     *,
     nodes: int,
     window: int,
-    batch: int,
     serial: bool,
     setup: bool,
     overhead: int,

@@ -104,7 +104,6 @@ def run_traffic(
     ends: Ints = _kernels.run_fluid(
         nodes=nodes,
         window=window if traffic.known else 0,
-        batch=1,  # of which a node computes: a whole batch
         serial=not traffic.staged,
         setup=traffic.setup,
         overhead=_overhead_ns(scenario),

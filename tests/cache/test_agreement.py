@@ -69,7 +69,7 @@ def test_hosts_are_numbered_by_their_first_ranks() -> None:
 
 
 def test_hosts_keep_equal_bytes() -> None:
-    """Of samples of unequal sizes, whatever their order, within two cache blocks."""
+    """Hosts' bytes differ by two cache blocks at most, whatever the sizes and order of samples."""
     length = np.arange(10_000) % 997
     rows = RowTable(np.zeros(10_000, np.uint32), np.cumsum(length) - length, length)
     field = Field("data", np.dtype(np.uint8), None)

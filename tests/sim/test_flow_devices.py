@@ -38,7 +38,7 @@ def test_storage_is_that_of_the_core(seed: int) -> None:
         pass
     none = np.empty(0, np.int64)
     wanted = _kernels.run_fluid(
-        nodes=nodes, window=1 << 60, batch=1, serial=False, setup=False, overhead=0, epoch=0,
+        nodes=nodes, window=1 << 60, serial=False, setup=False, overhead=0, epoch=0,
         compute=1e18, stage=1e18, link=1.0, storage_shares=shares, tier_rates=np.empty(0),
         need=sizes.reshape(-1), ring=sizes.reshape(-1), demand=none, ahead=none, tiers=none,
         sent=none, received=none,

@@ -54,8 +54,7 @@ ParityColumns run_parity(std::int64_t nodes, std::int64_t batch, double compute,
                         make_array<double>(std::move(run.megabytes)));
 }
 
-OwnedArray<std::int64_t> run_fluid(std::int64_t nodes, std::int64_t window, std::int64_t batch,
-                                   bool serial,
+OwnedArray<std::int64_t> run_fluid(std::int64_t nodes, std::int64_t window, bool serial,
                  bool setup, std::int64_t overhead, std::int64_t epoch, double compute,
                  double stage, double link, const Column<double>& storage_shares,
                  const Column<double>& tier_rates, const Column<std::int64_t>& need,
@@ -64,7 +63,6 @@ OwnedArray<std::int64_t> run_fluid(std::int64_t nodes, std::int64_t window, std:
                  const Column<std::int64_t>& sent, const Column<std::int64_t>& received) {
   const sim::FluidCluster cluster{.nodes = nodes,
                                   .window = window,
-                                  .batch = batch,
                                   .serial = serial,
                                   .setup = setup,
                                   .overhead = overhead,
@@ -96,8 +94,7 @@ NB_MODULE(_kernels, m) {
         "storage"_a, "immediate"_a, "start"_a, "held_node"_a, "held_class"_a, "held_sample"_a,
         "held_since"_a, "log"_a, "log_bounds"_a, "lists"_a, "sizes"_a, "samples"_a,
         "Run the published simulator: (barriers, reads by node and source, MB by step and source).");
-  m.def("run_fluid", run_fluid, nb::kw_only(), "nodes"_a, "window"_a, "batch"_a,
-        "serial"_a, "setup"_a,
+  m.def("run_fluid", run_fluid, nb::kw_only(), "nodes"_a, "window"_a, "serial"_a, "setup"_a,
         "overhead"_a, "epoch"_a, "compute"_a, "stage"_a, "link"_a, "storage_shares"_a,
         "tier_rates"_a, "need"_a, "ring"_a, "demand"_a, "ahead"_a, "tiers"_a, "sent"_a,
         "received"_a,

@@ -87,7 +87,6 @@ ParityRun parity(bool ring) {
   static const std::array<double, 1> shares{2};
   static const std::array<std::int64_t, 2> bounds{0, 0};
   const ParityCluster cluster{.nodes = 1,
-                              .batch = 1,
                               .compute = 1,
                               .preprocess = 1e9,
                               .link = 1,

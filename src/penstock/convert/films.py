@@ -240,16 +240,26 @@ def _encode_film(source: str, target: str, keyframes: int, quality: int | None) 
 
 @contextmanager
 def keep_policy() -> Iterator[None]:
-    """Leave threads with the scheduling policy that the caller has: SVT-AV1, if root opens it, puts
-    its own and its caller's before everything else on the machine, and there they would stay."""
+    """Give threads that become real-time ones the caller's scheduling policy again. SVT-AV1, opened
+    by root, makes its own so, and its caller, which would stay before all else on the machine."""
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    before = _list_real_time()
     try:
         yield
     finally:
-        for thread in os.listdir("/proc/self/task"):
+        for thread in _list_real_time() - before:
             with suppress(ProcessLookupError):
-                if os.sched_getscheduler(int(thread)) == os.SCHED_FIFO:
-                    os.sched_setscheduler(int(thread), policy, parameters)
+                os.sched_setscheduler(thread, policy, parameters)
+
+
+def _list_real_time() -> set[int]:
+    """List the threads of this process that are real-time ones."""
+    found = set()
+    for thread in map(int, os.listdir("/proc/self/task")):
+        with suppress(ProcessLookupError):
+            if os.sched_getscheduler(thread) == os.SCHED_FIFO:
+                found.add(thread)
+    return found
 
 
 def _compare_films(source: str, target: str, times: Any) -> float:

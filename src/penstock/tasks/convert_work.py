@@ -1,4 +1,4 @@
-"""What one host writes by `convert` and `tokenize`, written by many: shards and tokens."""
+"""Shards and tokens, written by many hosts as `convert` and `tokenize` write them on one."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8")
 
 
 class MeasureWork(DatasetWork):
-    """What is measured in chunks of samples, and saved beside the index: units are chunks."""
+    """Numbers measured in chunks of samples, and saved beside the index: units are chunks."""
 
     noun = "chunks"
     measuring: LengthMeasuring | StatsMeasuring

@@ -69,9 +69,7 @@ def parse_mp3(source: StoreFile) -> SoundTrack:
     edges = np.array(_walk(data, first, end))
     if edges[-1] > end or data[edges[-1] : end].strip(b"\0"):
         what = "the last frame is cut" if edges[-1] > end else "what is here is no frame of MP3"
-        raise source.flaw(
-            int(min(edges[-1], end)), f"{what}: copy the file again, or encode it anew"
-        )
+        raise source.flaw(int(min(edges[-1], end)), f"{what}: copy the file again, or re-encode it")
     array = np.frombuffer(data, np.uint8)
     head = np.stack([array[edges[:-1] + byte] for byte in range(4)], 1)
     same = head & np.array([0, 0xFE, 0x0C, 0], np.uint8)

@@ -43,7 +43,7 @@ def parse_mp4(source: StoreFile) -> SoundTrack:
     told = round(int(times[0, 2]) * rate / scale)
     length = length or told
     if not 0 < length <= rate:
-        raise source.flaw(0, f"packets of {length:,} samples, of {rate:,} a second: encode it anew")
+        raise source.flaw(0, f"packets of {length:,} samples, of {rate:,} a second: re-encode it")
     start = np.arange(count + 1, dtype=np.int64) * length
     if codec == "alac":  # the last one may be shorter
         number, time, step = times[-1].tolist()
@@ -84,7 +84,7 @@ def _read_coding(source: StoreFile, found: dict[str, Any]) -> _Coding:
     kind, number, has_bands = bits >> 35, bits >> 31 & 15, config[2:4] == b"\x56\xe5"
     if kind != 2 or (has_bands and bits & 0x80) or (number > 12 and number != 15):
         what = f"sound as {codec} with {config[:8].hex()!r}, and of AAC the kind LC is read"
-        raise source.flaw(0, f"{what}: encode it anew, by `ffmpeg -c:a aac`")
+        raise source.flaw(0, f"{what}: re-encode it, by `ffmpeg -c:a aac`")
     rate = bits >> 7 & 0xFFFFFF if number == 15 else _AAC_RATES[number]
     rest = bits >> 2 if number == 15 else bits >> 26
     channels = {0: channels, 7: 8}.get(rest >> 1 & 15, rest >> 1 & 15)

@@ -28,7 +28,7 @@ def parse_ogg(source: StoreFile) -> SoundTrack:
     codec, wanted, least = _CODECS.get(head[:8], _CODECS.get(head[:7], ("", 0, 0)))
     if not codec or len(head) < least:
         what = f"Ogg with {head[:8]!r}, and Vorbis and Opus are read"
-        raise source.flaw(0, f"{what}: encode it anew")
+        raise source.flaw(0, f"{what}: re-encode it")
     while len(headers) < wanted:
         if first + 1 >= len(edges):
             raise source.flaw(len(data), "the headers of its sound are cut: copy the file again")

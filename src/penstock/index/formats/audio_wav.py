@@ -59,7 +59,7 @@ def _parse_form(source: StoreFile, at: int, data: bytes) -> tuple[int, int, int,
     if (kind, bits) not in _KINDS:
         known = "integers of 8 to 32 bits, floats, A-law and u-law are read"
         what = f"samples of {bits} bits in encoding {kind:#06x}; {known}"
-        raise source.flaw(at, f"{what}: encode it anew, by `ffmpeg -c:a pcm_s16le`")
+        raise source.flaw(at, f"{what}: re-encode it, by `ffmpeg -c:a pcm_s16le`")
     check_sound(source, at, rate, channels)
     if block != channels * bits // 8:
         what = f"{channels} channels of {bits} bits in {block} bytes"
