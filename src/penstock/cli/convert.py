@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Annotated, Any
 
@@ -173,7 +174,8 @@ def _show_reencoded(done: Reencoded, seconds: float) -> None:
     what = f"{counted(done.films, 'film')} of {', '.join(done.codecs)}, {sizes}"
     how = _describe_progress(done.written, done.films, "frames and times verified", seconds)
     console.show(f"[bold]{console.escape(done.path)}[/]: {what}; {how}")
-    console.show(f"PSNR to the source at least {done.psnr:.1f} dB")
+    same = f"PSNR to the source at least {done.psnr:.1f} dB"
+    console.show("frames equal to the source's" if done.psnr == math.inf else same)
     for when, cost in (("before", done.before), ("now", done.after)):
         rate = f"{cost[0]:,.3g} random clips of 16 frames a second here"
         console.show(f"{when}: {rate}, {format_bytes(int(cost[1]))} each")

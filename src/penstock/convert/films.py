@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import zip_longest
+from threading import get_native_id
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -240,26 +241,16 @@ def _encode_film(source: str, target: str, keyframes: int, quality: int | None) 
 
 @contextmanager
 def keep_policy() -> Iterator[None]:
-    """Give threads that become real-time ones the caller's scheduling policy again. SVT-AV1, opened
-    by root, makes its own so, and its caller, which would stay before all else on the machine."""
+    """Give the caller's scheduling policy to threads that are new, and to the caller again. If root
+    opens SVT-AV1, it makes them real-time ones, which stay before all else on the machine."""
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
-    before = _list_real_time()
+    others = {*os.listdir("/proc/self/task")} - {str(get_native_id())}
     try:
         yield
     finally:
-        for thread in _list_real_time() - before:
+        for thread in {*os.listdir("/proc/self/task")} - others:
             with suppress(ProcessLookupError):
-                os.sched_setscheduler(thread, policy, parameters)
-
-
-def _list_real_time() -> set[int]:
-    """List the threads of this process that are real-time ones."""
-    found = set()
-    for thread in map(int, os.listdir("/proc/self/task")):
-        with suppress(ProcessLookupError):
-            if os.sched_getscheduler(thread) == os.SCHED_FIFO:
-                found.add(thread)
-    return found
+                os.sched_setscheduler(int(thread), policy, parameters)
 
 
 def _compare_films(source: str, target: str, times: Any) -> float:

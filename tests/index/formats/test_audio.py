@@ -320,7 +320,7 @@ def test_films_whose_sound_does_not_fit(tmp_path: Path) -> None:
     silent = write_film(tmp_path / "c", 30)
     with pytest.raises(FormatError, match=r"tracks of 'vide', and none of sound"):
         penstock.open(silent.path, clips=clips, index="memory")
-    with pytest.raises(UsageError, match=r"sound is True: give True, and seconds= and fps="):
+    with pytest.raises(UsageError, match=r"sound=True needs seconds= and fps="):
         penstock.open(tmp_path / "a.mp4", clips={"frames": 3, "sound": True}, index="memory")
 
 

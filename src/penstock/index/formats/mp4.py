@@ -89,9 +89,10 @@ def _check_clips(name: str, value: Any) -> dict[str, Any] | None:
     if clips:
         clips["short"] = short(f"{name}: short", given.get("short", "skip"))
     if given.get("sound", False) is not False:
-        if given["sound"] is not True or "fps" not in clips:
-            what = f"{name}: sound is {given['sound']!r:.60}"
-            raise UsageError(f"{what}: give True, and seconds= and fps=, so that clips are as long")
+        if given["sound"] is not True:
+            raise UsageError(f"{name}: sound is {given['sound']!r:.60}: give True, or leave it out")
+        if "fps" not in clips:
+            raise UsageError(f"{name}: sound=True needs seconds= and fps=, in place of frames=")
         clips["sound"] = True
     if (size := given.get("size")) is not None:
         clips["size"] = check_size(f"{name}: size", size)
