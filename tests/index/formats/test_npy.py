@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import penstock
+from penstock.engine.store import StoreFile
 from penstock.errors import FormatError, PenstockError
+from penstock.index.formats.arrays import read_header
 
 
 def opened(path: Path) -> penstock.Dataset:
@@ -118,3 +122,41 @@ def test_bytes_after_the_array_do_not_count(tmp_path):
     path = tmp_path / "x.npy"
     path.write_bytes(saved(np.arange(3)) + b"more")
     assert [int(sample["data"]) for sample in opened(path)] == [0, 1, 2]
+
+
+def test_headers_are_read_by_many_threads():
+    """One thread's literal is evaluated while another's is, in the middle of it.
+
+    CPython 3.11 collects garbage there, and its finalizers let other threads run.
+    """
+    npy = io.BytesIO()
+    np.save(npy, np.zeros((2, 3), np.int32))
+    head = npy.getvalue()
+    source = StoreFile("a.npy", len(head), lambda start, length: head[start : start + length], -1)
+    threads = []
+
+    def read(depth: int) -> tuple[int, ...]:
+        return read(depth - 1) if depth else read_header(source, "a.npy").shape
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            threads.append(threading.Thread(target=read, args=(5,)))
+            threads[-1].start()
+            threads[-1].join(0.05)
+
+    before = gc.get_threshold()
+    try:
+        for threshold in range(10, 30):
+            gc.collect()
+            Garbage()
+            gc.set_threshold(threshold)
+            assert read(0) == (2, 3)
+            gc.set_threshold(*before)
+    finally:
+        gc.set_threshold(*before)
+    for thread in threads:
+        thread.join()
+    assert threads

@@ -21,6 +21,7 @@ import io
 import itertools
 import math
 import struct
+import threading
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +53,8 @@ from .windowing import (
 MAGIC = b"\x93NUMPY"
 _HEAD_BYTES = 12 + 10_000
 """Most bytes of a header that numpy evaluates; structured types, with longer ones, are refused."""
+_literals = threading.Lock()
+"""Held while a header's literal is evaluated: CPython 3.11 counts all threads' depth in one."""
 
 
 class NpyHeader(NamedTuple):
@@ -126,7 +129,8 @@ def _parse_header(head: bytes, what: str) -> NpyHeader:
         # Version 3 differs in the encoding of field names, which only structured types have.
         number = min(version[0], 2)
         read = getattr(np.lib.format, f"read_array_header_{number}_0")
-        shape, is_fortran, dtype = read(file)
+        with _literals:
+            shape, is_fortran, dtype = read(file)
         if min(shape, default=0) < 0 or math.prod(shape) >= limits.order_count_max:
             raise ValueError(f"the shape {shape}")
     except Exception as error:  # whatever a damaged literal makes numpy, ast or tokenize raise
