@@ -20,7 +20,6 @@ struct Small {
   Cells need = Cells(6, 100);
   FluidCluster cluster{.nodes = 2,
                        .window = 1000,
-                       .batch = 10,
                        .serial = false,
                        .setup = false,
                        .compute = 1,
@@ -87,6 +86,7 @@ ParityRun parity(bool ring) {
   static const std::array<double, 1> shares{2};
   static const std::array<std::int64_t, 2> bounds{0, 0};
   const ParityCluster cluster{.nodes = 1,
+                              .batch = 1,
                               .compute = 1,
                               .preprocess = 1e9,
                               .link = 1,
