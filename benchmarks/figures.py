@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .contender import ROOT
-from .record import LOAD_MAX, Record, find_reasons, read_record
+from .record import LOAD_MAX, Record, count_busy_cores, find_reasons, read_record
 
 QUIET_S = 180
 """Longest wait for a quiet machine before a study; its record names the load in any case."""
@@ -104,10 +104,10 @@ def leave_out(study: Study, why: str) -> None:
 
 
 def wait_for_quiet() -> None:
-    """Wait until the machine's load is low enough for a verdict, or `QUIET_S` have passed."""
+    """Wait until few enough cores are busy for a verdict, or `QUIET_S` have passed."""
     until = time.monotonic() + QUIET_S
-    while os.getloadavg()[0] > LOAD_MAX and time.monotonic() < until:
-        time.sleep(2)
+    while count_busy_cores() > LOAD_MAX and time.monotonic() < until:
+        pass
 
 
 class Run:

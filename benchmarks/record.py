@@ -39,7 +39,9 @@ PACKAGES = (
     *("ray", "distributed", "datatrove", "tokenizers", "tiktoken"),
 )
 LOAD_MAX = 0.5
-"""Load average (1 min) before the run, above which somebody else was at work."""
+"""Cores busy before the run, above which somebody else was at work."""
+LOOK_S = 0.5
+"""Time for which cores are looked at. The load average would still hold what ran a minute ago."""
 STEAL_MAX = 0.02
 """Share of CPU time the host took away, above which timings are not to be trusted."""
 WIDTH_MAX = 0.10
@@ -81,7 +83,7 @@ class Record:
     configuration: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     raw: dict[str, Any] = field(default_factory=dict)
-    load_before: tuple[float, float, float] = field(default_factory=os.getloadavg)
+    load_before: float = field(default_factory=lambda: count_busy_cores())
     cpu_before: list[int] = field(default_factory=lambda: cpu_ticks())
     started: float = field(default_factory=time.time)
     tree: str = field(default_factory=lambda: tree_hash())
@@ -95,7 +97,7 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         steal = steal_share(self.cpu_before, cpu_ticks())
-        doubts = reasons_for_doubt(self.rows, self.load_before[0], steal)
+        doubts = reasons_for_doubt(self.rows, self.load_before, steal)
         doubts += restless(self.raw)
         return {
             "name": self.name,
@@ -108,7 +110,7 @@ class Record:
             "tree": self.tree,
             "machine": machine(),
             "versions": versions(),
-            "load": {"before": self.load_before, "after": os.getloadavg(), "steal": steal},
+            "load": {"before": [self.load_before], "after": os.getloadavg(), "steal": steal},
             "stable": not doubts,
             "doubts": doubts,
             "rows": [asdict(row) for row in self.rows],
@@ -142,7 +144,7 @@ def reasons_for_doubt(rows: list[Row], load: float, steal: float) -> list[str]:
     """Why the record may be unstable; empty when it is not."""
     doubts = []
     if load > LOAD_MAX:
-        doubts.append(f"load average before the run was {load:.2f} (above {LOAD_MAX})")
+        doubts.append(f"{load:.2f} cores were busy before the run (above {LOAD_MAX})")
     if steal > STEAL_MAX:
         doubts.append(f"the host took {steal:.1%} of the CPU time (above {STEAL_MAX:.0%})")
     for row in rows:
@@ -183,6 +185,15 @@ def restless(raw: dict[str, Any]) -> list[str]:
 def cpu_ticks() -> list[int]:
     """The first line of /proc/stat: ticks by kind, over all cores."""
     return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+
+
+def count_busy_cores() -> float:
+    """The cores that are busy now, with whatever; those that others take from this host count."""
+    before = cpu_ticks()
+    time.sleep(LOOK_S)
+    spent = [end - start for start, end in zip(before, cpu_ticks(), strict=True)]
+    idle = spent[3] + spent[4]
+    return (1 - idle / max(1, sum(spent[:8]))) * (os.cpu_count() or 1)
 
 
 def steal_share(before: list[int], after: list[int]) -> float:

@@ -57,10 +57,11 @@ How to read the tables:
 * *held against* is a floor (the simplest correct program that does the same work) or another
   loader at its best setting; the note names the setting. *ratio* is the median of ratios taken pair
   by pair, with its 95 % bootstrap interval, so it need not be the quotient of the two values.
-* *verdict* is `met` or `missed` only if the run can be trusted. It is *unstable* if the load
-  average before the run was above {LOAD_MAX}, if the host took more than {STEAL_MAX:.0%} of the
-  processor time, or if the interval is wider than {WIDTH_MAX:.0%} of the ratio; the reason is
-  printed. Load does not matter where rows are computed and not timed.
+* *verdict* is `met` or `missed` only if the run can be trusted. It is *unstable* if more than
+  {LOAD_MAX} cores were busy before the run (its load; older records name the load average), if the
+  host took more than {STEAL_MAX:.0%} of the processor time, or if the interval is wider than
+  {WIDTH_MAX:.0%} of the ratio; the reason is printed. Load does not matter where rows are computed
+  and not timed.
 * A row without a target is printed like every other; its verdict is a dash.
 * A row whose target was relaxed after the first measurement says so in its note.
 * Each table names the commit of its record. A record that is not of the tree beside it says so:

@@ -10,8 +10,8 @@
 //             sequence; bytes go on as they come, so a step ends at the slowest of what it goes
 //             through, but at none before its bytes have passed at that server's rate.
 //   exchange  a node that receives in a step waits for the last node that sends in it.
-//   compute   a node begins a step when all nodes are done with the one before, goes through its
-//             samples as they come, and ends one sample after the last of them.
+//   compute   a node computes a step when all nodes are done with the one before and all its bytes
+//             are staged.
 //   window    a step opens, for all nodes at once, when it fits into the fullest node's staging memory,
 //             and, if `epoch` is given, when all earlier epochs are over.
 #pragma once

@@ -31,22 +31,23 @@ struct Small {
 
 void computing_alone() {
   const Small small;
-  CHECK((run_fluid(small.cluster, {.need = small.need}) == Cells{100, 200, 300}));
+  // The first step's bytes are staged at 1, the others' while it computes.
+  CHECK((run_fluid(small.cluster, {.need = small.need}) == Cells{101, 201, 301}));
 }
 
 void steps_have_an_overhead() {
   Small small;
   small.cluster.overhead = 5;
-  CHECK((run_fluid(small.cluster, {.need = small.need}) == Cells{105, 210, 315}));
+  CHECK((run_fluid(small.cluster, {.need = small.need}) == Cells{106, 211, 316}));
 }
 
 void nothing_is_read_across_epochs() {
   Small small;
   const Cells ring{0, 0, 0, 0, 400, 0};
-  CHECK((run_fluid(small.cluster, {.need = small.need, .ring = ring}) == Cells{100, 200, 300}));
-  // The third step is the next epoch's first: it is read from 200 to 300.
+  CHECK((run_fluid(small.cluster, {.need = small.need, .ring = ring}) == Cells{101, 201, 301}));
+  // The third step is the next epoch's first: it is read from 201 to 301.
   small.cluster.epoch = 2;
-  CHECK((run_fluid(small.cluster, {.need = small.need, .ring = ring}) == Cells{100, 200, 310}));
+  CHECK((run_fluid(small.cluster, {.need = small.need, .ring = ring}) == Cells{101, 201, 401}));
 }
 
 void storage_is_shared_while_both_read() {
@@ -55,19 +56,19 @@ void storage_is_shared_while_both_read() {
   // Both read 100 at 2 bytes/ns until 50; then one alone reads 100 more at 4 until 75.
   const Cells ring{100, 100, 0, 100, 0, 0};
   const auto ends = run_fluid(small.cluster, {.need = small.need, .ring = ring});
-  CHECK((ends == Cells{50, 75, 76}));
+  CHECK((ends == Cells{51, 76, 77}));
 }
 
 void what_is_kept_waits_for_no_window() {
   Small small;
   small.cluster.window = 0;
   const Cells reads{0, 0, 0, 0, 400, 0};
-  CHECK((run_fluid(small.cluster, {.need = small.need, .ahead = reads}) == Cells{100, 200, 300}));
-  // At the window's opening, 200, it takes 100 to read them, and one sample's computing after that.
-  CHECK((run_fluid(small.cluster, {.need = small.need, .ring = reads}) == Cells{100, 200, 310}));
+  CHECK((run_fluid(small.cluster, {.need = small.need, .ahead = reads}) == Cells{101, 202, 303}));
+  // At the window's opening, 202, it takes 100 to read them, and then 100 to compute.
+  CHECK((run_fluid(small.cluster, {.need = small.need, .ring = reads}) == Cells{101, 202, 402}));
   small.cluster.window = 1000;
-  CHECK((run_fluid(small.cluster, {.need = small.need, .ring = reads}) == Cells{100, 200, 300}));
-  CHECK((run_fluid(small.cluster, {.need = small.need, .demand = reads}) == Cells{100, 200, 310}));
+  CHECK((run_fluid(small.cluster, {.need = small.need, .ring = reads}) == Cells{101, 201, 301}));
+  CHECK((run_fluid(small.cluster, {.need = small.need, .demand = reads}) == Cells{101, 201, 401}));
 }
 
 void who_receives_waits_for_who_sends() {
@@ -78,7 +79,7 @@ void who_receives_waits_for_who_sends() {
   const Cells received{0, 1000, 0, 0, 0, 0};
   const auto ends = run_fluid(
       small.cluster, {.need = small.need, .tiers = tiers, .sent = sent, .received = received});
-  CHECK((ends == Cells{200, 201, 202}));
+  CHECK((ends == Cells{201, 202, 203}));
 }
 
 // One node, one sample a step, of 1 MB; staged from storage at 2 MB/s, or asked for when needed.
