@@ -71,7 +71,7 @@ STUDIES = (
     Study("checkpoint", "benchmarks.checkpoint", 7),
     Study("asynchrony", "benchmarks.asynchrony", 3),
     Study("bench-bench", "benchmarks.bench", 4),
-    Study("engines", "benchmarks.engines", 20),
+    Study("engines", "benchmarks.engines --rounds 5", 15),
     Study("survey", "benchmarks.survey", 5),
     Study("sim-live", "benchmarks.simulate_live", 4, ("root", "fuse")),
     Study("schedules", "benchmarks.schedules", 12, is_timed=False),

@@ -21,8 +21,10 @@ BLOCK_EPOCHS_MAX = 64
 RESAMPLES = 2_000
 TRY_TURNS = 4
 """So many turns or fewer are a try, which need not settle."""
-EXTRA_TIME = 1.0
-"""Time for more turns than were asked for, as a share of the time that those took."""
+FEW_TURNS = 5
+"""Turns that every pair has, however long they take."""
+ROW_S = 20.0
+"""Seconds for the turns of a pair: after them it has no more than `FEW_TURNS`, settled or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +75,23 @@ def is_settled(ratios: Sequence[float]) -> bool:
 
 
 def count_turns(
-    least: int, list_ratios: Callable[[], Sequence[Sequence[float]]], extra_time: float = EXTRA_TIME
+    least: int, list_ratios: Callable[[], Sequence[Sequence[float]]], row_s: float = ROW_S
 ) -> Iterator[int]:
     """Yield the numbers of turns: `least` of them, then more while one of the lists of ratios is
-    not settled and time is left. Only the width of an interval counts, so that nobody is favoured.
+    not settled. Of either there are no more than `FEW_TURNS` once they would take longer than
+    `row_s`. Only the width of an interval counts, so that nobody is favoured.
 
     list_ratios:  makes the ratios of the turns so far, a list for each pair of contenders.
     """
-    began, turn, until_s = time.perf_counter(), 0, math.inf
+    began, turn = time.perf_counter(), 0
     while True:
-        if turn >= least:
-            wanted_s = (time.perf_counter() - began) / turn * (turn + 1)
-            if least <= TRY_TURNS or wanted_s > until_s or all(map(is_settled, list_ratios())):
-                return
+        is_late = turn > 0 and (time.perf_counter() - began) / turn * (turn + 1) > row_s
+        if is_late and turn >= min(least, FEW_TURNS):
+            return
+        if turn >= least and (least <= TRY_TURNS or all(map(is_settled, list_ratios()))):
+            return
         yield turn
         turn += 1
-        if turn == least:
-            until_s = (time.perf_counter() - began) * (1 + extra_time)
 
 
 def divide_pairs(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:

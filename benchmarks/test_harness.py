@@ -96,7 +96,7 @@ def test_turns_are_taken_until_all_ratios_are_settled() -> None:
 
     def turns(least: int, wide: int) -> int:
         noisy.clear()
-        turns = count_turns(least, lambda: [[1.0] * len(noisy), noisy], extra_time=1e9)
+        turns = count_turns(least, lambda: [[1.0] * len(noisy), noisy], row_s=1e9)
         noisy.extend(1.0 + (turn % 2 if turn < wide else 0.0) for turn in turns)
         return len(noisy)
 
@@ -106,10 +106,9 @@ def test_turns_are_taken_until_all_ratios_are_settled() -> None:
 
 
 def test_noisy_ratios_end_with_the_time() -> None:
-    """What does not settle ends when as much time has passed again."""
-    ratios: list[float] = []
-    ratios.extend(1.0 + turn % 2 for turn in count_turns(5, lambda: [ratios], extra_time=0.0))
-    assert len(ratios) == 5
+    """What does not settle, or takes long, ends with its time, but not before the fifth turn."""
+    for least, turns in ((5, 5), (9, 5), (3, 3)):
+        assert len(list(count_turns(least, lambda: [[1.0, 2.0]], row_s=0.0))) == turns
 
 
 def test_a_block_is_long_enough() -> None:
