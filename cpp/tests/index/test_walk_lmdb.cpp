@@ -244,9 +244,16 @@ void every_damage_is_told() {
   }
 }
 
+// One thread walks here, so that nothing is found by who looks for races, and is slow at it.
+#ifdef __SANITIZE_THREAD__
+constexpr std::size_t kEvery = 31;
+#else
+constexpr std::size_t kEvery = 1;
+#endif
+
 void any_byte_may_be_wrong() {
   const std::string good = LmdbWriter().write(numbered(60, [](std::size_t i) { return i * 20; }));
-  for (std::size_t at = 0; at < good.size(); ++at)
+  for (std::size_t at = 0; at < good.size(); at += kEvery)
     for (const char value : {'\0', '\xff', '\x01'}) {
       const lmdb::Walk found = walk(with(good, at, value), {}, 1);
       CHECK(found.read_error == 0 && (!found.parse_error || found.parse_error->offset <= good.size()));
