@@ -84,7 +84,8 @@ class _Pace(rich.progress.ProgressColumn):
 
 @contextmanager
 def show_progress(what: str, of: str = "files") -> Iterator[Callable[..., None]]:
-    """Yield a callback of the number done, and of all if known; shown from two seconds on."""
+    """Yield a callback of the number done, and of all if known; shown from two seconds on.
+    Warnings are printed as messages, without the line of code that they come from."""
     room = err.width - _PACE_COLUMNS
     columns: list[rich.progress.ProgressColumn] = [
         rich.progress.SpinnerColumn(),
@@ -110,20 +111,12 @@ def show_progress(what: str, of: str = "files") -> Iterator[Callable[..., None]]
         if not bar.live.is_started and now - started > _QUIET_S:
             bar.start()
 
-    try:
-        yield update
-    finally:
-        bar.stop()
-
-
-@contextmanager
-def print_warnings() -> Iterator[None]:
-    """Print warnings as messages, without the line of code that they come from."""
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+        warnings.simplefilter("default")
         try:
-            yield
+            yield update
         finally:
+            bar.stop()
             for warning in caught:
                 say(f"warning: {warning.message}")
 

@@ -106,10 +106,7 @@ def convert(
         for other in [*(n for n, given in others.items() if given is not None), *options]:
             if other != "fill":
                 raise UsageError(f"{other} does not go with --to zarr: leave it out")
-        with (
-            console.show_progress(f"Writing {destination}", "regions") as progress,
-            console.print_warnings(),
-        ):
+        with console.show_progress(f"Writing {destination}", "regions") as progress:
             rechunked = convert_arrays(
                 path,
                 destination,
@@ -127,10 +124,7 @@ def convert(
     if shard_bytes is not None:
         largest = int(parse_amount("--shard-bytes", shard_bytes, "1GiB"))
     source = open_data(path, options)
-    with (
-        console.show_progress(f"Writing {destination}", "samples") as progress,
-        console.print_warnings(),
-    ):
+    with console.show_progress(f"Writing {destination}", "samples") as progress:
         done = convert_data(
             source,
             destination,
@@ -243,10 +237,7 @@ def tokenize(
     end = choose_end(eos, no_eos)
     started = time.monotonic()
     source = open_data(path, options)
-    with (
-        console.show_progress(f"Tokenizing into {destination}", "documents") as progress,
-        console.print_warnings(),
-    ):
+    with console.show_progress(f"Tokenizing into {destination}", "documents") as progress:
         done = tokenize_data(
             source,
             destination,

@@ -67,10 +67,7 @@ def inspect(
 
       penstock inspect /data/imagenet/train --json | jq .samples
     """
-    with (
-        console.show_progress(f"Looking at {hide_credentials(path)}") as progress,
-        console.print_warnings(),
-    ):
+    with console.show_progress(f"Looking at {hide_credentials(path)}") as progress:
         dataset = open_dataset(path, index="read", progress=progress, **options)
         states = dict(_check_sidecars(dataset, verify))
         changed = _find_changed(dataset.index, progress) if verify else []

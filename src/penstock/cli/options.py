@@ -154,10 +154,7 @@ def open_data(path: str, options: FormatOptions, index: str = "auto") -> Dataset
     from ..dataset.dataset import open as open_dataset
 
     options = options or _recall_options(path)
-    with (
-        console.show_progress(f"Looking at {hide_credentials(path)}") as progress,
-        console.print_warnings(),
-    ):
+    with console.show_progress(f"Looking at {hide_credentials(path)}") as progress:
         return open_dataset(path, index=index, progress=progress, **options)
 
 

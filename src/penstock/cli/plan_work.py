@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -36,135 +36,107 @@ app = typer.Typer(
 )
 
 
-def _plans(
-    what: str, alike: Callable[..., None] | None = None, names: str = ""
-) -> Callable[[Callable[..., dict[str, Any]]], None]:
-    """Add the command that plans, and does, work with the settings that a function returns.
+def _add(
+    what: str, help: str, examples: Sequence[str], *taken: tuple[Callable[..., object], str]
+) -> None:
+    """Add the command that plans, and does, work; its options are taken from functions, by name."""
+    parameters = [
+        inspect.signature(function, eval_str=True).parameters[name]
+        for function, names in taken
+        for name in names.split()
+    ]
 
-    The function has options of its own, and then those of a command on one host, by their names.
-    """
+    @explain_interrupt(GOES_ON)
+    def command(
+        path: DataPath,
+        folder: Folder,
+        *,
+        settings: dict[str, Any],
+        on: Engine = None,
+        workers: Workers = None,
+        options: FormatOptions,
+    ) -> None:
+        if on == "slurm":
+            raise UsageError("--on slurm ends later: plan without it, and then `penstock work`")
+        with console.show_progress(f"Looking at {path}") as progress:
+            plan = plan_work(
+                what, path, folder, progress=progress, open_options=options, **settings
+            )
+        missing = plan.list_missing()
+        text = f"{len(plan):,} tasks, {len(missing):,} to do"
+        console.show(f"[bold]{console.escape(plan.folder)}[/]: {text}")
+        if on is None:
+            console.show(f"do them: penstock work {console.escape(plan.folder)}")
+            return
+        run_tasks(plan, missing, on, workers)
+        commit(folder, on=on, workers=workers)
 
-    def add(choose: Callable[..., dict[str, Any]]) -> None:
-        own = inspect.signature(choose, eval_str=True).parameters.values()
-        parameters = [each for each in own if each.kind is each.KEYWORD_ONLY]
-        if alike is not None:
-            parameters += [inspect.signature(alike).parameters[name] for name in names.split()]
-
-        @explain_interrupt(GOES_ON)
-        def command(
-            path: DataPath,
-            folder: Folder,
-            *,
-            settings: dict[str, Any],
-            on: Engine = None,
-            workers: Workers = None,
-            options: FormatOptions,
-        ) -> None:
-            given = {name: value for name, value in settings.items() if value not in (None, [])}
-            if on == "slurm":
-                raise UsageError("--on slurm ends later: plan without it, and then `penstock work`")
-            with console.show_progress(f"Looking at {path}") as progress, console.print_warnings():
-                plan = plan_work(
-                    what, path, folder, progress=progress, open_options=options, **given
-                )
-            missing = plan.list_missing()
-            text = f"{len(plan):,} tasks, {len(missing):,} to do"
-            console.show(f"[bold]{console.escape(plan.folder)}[/]: {text}")
-            if on is None:
-                console.show(f"do them: penstock work {console.escape(plan.folder)}")
-                return
-            run_tasks(plan, missing, on, workers)
-            commit(folder, on=on, workers=workers)
-
-        command.__doc__ = choose.__doc__
-        made = insert_options(command, "settings", parameters, lambda given: choose(**given))
-        app.command(what, cls=HelpedCommand)(takes_format_options(made))
-
-    return add
+    calls = [f"  penstock plan-work {what} {example}" for example in examples]
+    command.__doc__ = "\n\n".join([help, "Examples:", *calls])
+    made = insert_options(command, "settings", parameters, _collect_settings)
+    app.command(what, cls=HelpedCommand)(takes_format_options(made))
 
 
-@_plans("index")
-def _plan_index() -> dict[str, Any]:
-    """Plan the index of a data set: its tasks parse some files each.
-
-    Planned again after files were added, only their tasks are missing.
-
-    Examples:
-
-      penstock plan-work index /data/shards /scratch/work --on local
-
-      penstock plan-work index s3://bucket/shards /shared/work --on ray
-    """
-    return {}
+def _collect_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that were given, as `plan_work` takes them."""
+    if "no_eos" in given:
+        given["eos"] = choose_end(given["eos"], given.pop("no_eos"))
+    if "shards" in given:
+        given["fields"] = given.pop("field")
+    return {name: value for name, value in given.items() if value not in (None, [])}
 
 
-@_plans("convert", convert, "shuffle name field keys resize")
-def _plan_convert(
+def _options(
     *,
     to: str = setting(..., "tar, tfrecord or records.", metavar="FORMAT"),
     shards: int = setting(..., "How many shards, of as many samples: a task each.", min=1),
     destination: str | None = setting(
-        None, "The folder to write.", metavar="PATH", show_default="FOLDER/shards"
+        None,
+        "The folder of shards; or of tokens, the path without .bin and .idx.",
+        metavar="PATH",
+        show_default="in FOLDER",
     ),
-    **given: Any,
-) -> dict[str, Any]:
-    """Plan a data set in another format: its tasks write a shard each, and read it back.
-
-    Examples:
-
-      penstock plan-work convert photos /shared/work --to tar --shards 1000 --shuffle 0 --on ray
-    """
-    given["fields"] = given.pop("field")
-    return {"to": to, "shards": shards, "destination": destination, **given}
+) -> None:
+    """Options that no command on one host has."""
 
 
-@_plans("tokenize", tokenize, "field eos no_eos bos broken engine")
-def _plan_tokenize(
-    *,
-    tokenizer: str = setting(..., "A tokenizer.json, or the folder that has one.", metavar="PATH"),
-    destination: str | None = setting(
-        None, "What to write, without .bin and .idx.", metavar="PATH", show_default="FOLDER/tokens"
-    ),
-    **given: Any,
-) -> dict[str, Any]:
-    """Plan the tokens of texts, as one pair of .bin and .idx: its tasks encode some documents each.
-
-    Examples:
-
-      penstock plan-work tokenize documents /shared/work --tokenizer tokenizer.json --on dask
-    """
-    given["eos"] = choose_end(given["eos"], given.pop("no_eos"))
-    return {"tokenizer": tokenizer, "destination": destination, **given}
-
-
-@_plans("lengths", lengths, "by field tokenizer")
-def _plan_lengths(**given: Any) -> dict[str, Any]:
-    """Plan the lengths of samples, saved beside the index: its tasks measure some samples each.
-
-    Examples:
-
-      penstock plan-work lengths /data/speech /shared/work --by duration --on ray
-    """
-    return given
-
-
-@_plans("stats", stats, "by_axis")
-def _plan_stats(**given: Any) -> dict[str, Any]:
-    """Plan the statistics of fields of numbers: its tasks measure some samples each.
-
-    Examples:
-
-      penstock plan-work stats /data/weather.zarr /shared/work --on dask
-    """
-    return given
-
-
-@_plans("verify")
-def _plan_verify() -> dict[str, Any]:
-    """Plan to read and decode every sample: names the damaged ones, or makes a digest of all.
-
-    Examples:
-
-      penstock plan-work verify /data/shards /shared/work --on ray
-    """
-    return {}
+_add(
+    "index",
+    "Plan the index of a data set: its tasks parse some files each.\n\n"
+    "Planned again after files were added, only their tasks are missing.",
+    [
+        "/data/shards /scratch/work --on local",
+        "s3://bucket/shards /shared/work --on ray",
+    ],
+)
+_add(
+    "convert",
+    "Plan a data set in another format: its tasks write a shard each, and read it back.",
+    ["photos /shared/work --to tar --shards 1000 --shuffle 0 --on ray"],
+    (_options, "to shards destination"),
+    (convert, "shuffle name field keys resize"),
+)
+_add(
+    "tokenize",
+    "Plan the tokens of texts, as one pair of .bin and .idx: its tasks encode some documents each.",
+    ["documents /shared/work --tokenizer tokenizer.json --on dask"],
+    (_options, "destination"),
+    (tokenize, "tokenizer field eos no_eos bos broken engine"),
+)
+_add(
+    "lengths",
+    "Plan the lengths of samples, saved beside the index: its tasks measure some samples each.",
+    ["/data/speech /shared/work --by duration --on ray"],
+    (lengths, "by field tokenizer"),
+)
+_add(
+    "stats",
+    "Plan the statistics of fields of numbers: its tasks measure some samples each.",
+    ["/data/weather.zarr /shared/work --on dask"],
+    (stats, "by_axis"),
+)
+_add(
+    "verify",
+    "Plan to read and decode every sample: names the damaged ones, or makes a digest of all.",
+    ["/data/shards /shared/work --on ray"],
+)

@@ -102,8 +102,7 @@ def commit(
       penstock commit /shared/work --on ray
     """
     engine = None if on is None else make_engine(on, workers)
-    showing = console.show_progress(f"Committing {folder}", "pieces")
-    with showing as progress, console.print_warnings():
+    with console.show_progress(f"Committing {folder}", "pieces") as progress:
         done = WorkPlan.load(folder).commit(engine, progress=progress)
     console.show(console.escape(done))
 
