@@ -26,10 +26,8 @@ from ..extent import Int
 from ..index.layout import Chunked
 from ..index.sidecar import choose_saved_path, write_sidecar
 from ..own_files import hold_lock
-from .fields import build_fields
 from .lengths import (
     LENGTHS,
-    Measure,
     Rule,
     SavedLengths,
     choose_measure,
@@ -40,7 +38,7 @@ from .lengths import (
     find_counted,
     load_lengths,
 )
-from .sample import FieldReader, open_samples
+from .sample import FieldReader
 from .saved import allot_array
 
 if TYPE_CHECKING:
@@ -129,10 +127,52 @@ class LengthMeasuring:
 
     def measure(self, first: int, stop: int) -> Int:
         """Return the lengths of the samples of the chunks [first, stop)."""
-        assert self._measure is not None
         end = min(stop * self.samples, self.dataset.index.count)
-        with contextlib.closing(_ChunkReader(self.dataset, self._measure)) as reader:
-            return reader.measure(first * self.samples, end)
+        with contextlib.closing(FieldReader(self.dataset.index)) as reader:
+            return self.read(first * self.samples, end, reader)
+
+    def read(self, start: int, stop: int, reader: FieldReader) -> Int:
+        """Return the lengths of the samples [start, stop)."""
+        assert self._measure is not None
+        lengths = np.empty(stop - start, np.int64)
+        rows = max(1, min(256, int(limits.lengths_batch_bytes / max(1, reader.index.mean_bytes))))
+        for first in range(start, stop, rows):
+            ids = np.arange(first, min(first + rows, stop), dtype=np.uint64)
+            sample_of = reader.read_samples(ids)
+            for row in range(len(ids)):
+                sample = sample_of(row)
+                key = sample["__key__"]  # the function may change its dict
+                try:
+                    length = self._measure(sample)
+                except Exception as error:
+                    error.add_note(f"penstock: raised by decode for sample {key!r}")
+                    raise
+                is_number = isinstance(length, int | np.integer) and not isinstance(length, bool)
+                if not is_number or not 0 <= length < 2**63:
+                    what = f"the length of sample {first + row:,} is {length!r:.100}"
+                    raise DataError(f"{what}: return an integer from 0 on")
+                lengths[first - start + row] = length
+        return lengths
+
+    def _measure_missing(
+        self, chunks: MeasuredChunks, missing: list[int], processes: int
+    ) -> Iterator[tuple[int, Int]]:
+        """Yield the chunks that are missing as they are measured, in processes; in this one if one
+        chunk is enough."""
+        if processes == 1 or len(missing) <= 1:
+            with contextlib.closing(FieldReader(self.dataset.index)) as reader:
+                for chunk in missing:
+                    yield chunk, self.read(*chunks.bounds(chunk), reader)
+            return
+        from concurrent.futures import ProcessPoolExecutor
+        from concurrent.futures.process import BrokenProcessPool
+
+        count = min(processes, len(missing))
+        pool = ProcessPoolExecutor(count, get_context("spawn"), _open_reader, (self,))
+        try:
+            yield from measure_in_pool(pool, _read_samples, chunks, missing, processes)
+        except BrokenProcessPool:
+            raise WorkerError("a process that measures was killed: run it again to go on") from None
 
     def save(
         self,
@@ -160,14 +200,14 @@ class LengthMeasuring:
             with storage_errors(path):
                 write_sidecar(path, header, {"values": measured})
         else:
-            assert self._measure is not None
             cores = len(os.sched_getaffinity(0))
             workers = cores if processes is None else check_whole("processes", processes, 1, 1024)
             with (
                 storage_errors(path),
                 MeasuredChunks(path, header, index.count, self.samples) as chunks,
             ):
-                _measure_chunks(dataset, self._measure, chunks, workers, progress)
+                missing = chunks.list_missing()
+                chunks.fill(self._measure_missing(chunks, missing, workers), missing, progress)
                 write_sidecar(path, header, {"values": chunks.values})
                 chunks.remove()
         for other in paths:
@@ -318,87 +358,17 @@ def measure_in_pool(
         pool.shutdown(cancel_futures=True)
 
 
-def _measure_chunks(
-    dataset: Dataset,
-    measure: Measure,
-    chunks: MeasuredChunks,
-    processes: int,
-    progress: Progress | None,
-) -> None:
-    """Measure the chunks that are missing, in processes; in this one if one chunk is enough."""
-    missing = chunks.list_missing()
-    is_alone = processes == 1 or len(missing) <= 1
-    measure_missing = _measure_here if is_alone else _measure_in_processes
-    chunks.fill(measure_missing(dataset, measure, chunks, missing, processes), missing, progress)
+_opened: list[tuple[LengthMeasuring, FieldReader]] = []  # of a process that measures
 
 
-def _measure_here(
-    dataset: Dataset, measure: Measure, chunks: MeasuredChunks, missing: list[int], processes: int
-) -> Iterator[tuple[int, Int]]:
-    with contextlib.closing(_ChunkReader(dataset, measure)) as reader:
-        for chunk in missing:
-            yield chunk, reader.measure(*chunks.bounds(chunk))
-
-
-def _measure_in_processes(
-    dataset: Dataset, measure: Measure, chunks: MeasuredChunks, missing: list[int], processes: int
-) -> Iterator[tuple[int, Int]]:
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
-    pool = ProcessPoolExecutor(
-        min(processes, len(missing)), get_context("spawn"), _open_reader, (dataset, measure)
-    )
-    try:
-        yield from measure_in_pool(pool, _measure_chunk, chunks, missing, processes)
-    except BrokenProcessPool:
-        raise WorkerError("a process that measures was killed: run it again to go on") from None
-
-
-class _ChunkReader:
-    """Reader of samples that measures each."""
-
-    def __init__(self, dataset: Dataset, measure: Measure) -> None:
-        index = dataset.index
-        measure_sample = dataset.compose_decode(measure)
-        assert measure_sample is not None
-        self._measure = measure_sample
-        self._reader = FieldReader(index)
-        self._rows = max(1, min(256, int(limits.lengths_batch_bytes / max(1, index.mean_bytes))))
-
-    def measure(self, start: int, stop: int) -> Int:
-        """Return the lengths of the samples [start, stop)."""
-        lengths = np.empty(stop - start, np.int64)
-        for first in range(start, stop, self._rows):
-            ids = np.arange(first, min(first + self._rows, stop), dtype=np.uint64)
-            planned, buffer = self._reader.read_step(ids)
-            index = self._reader.index
-            sample_of = open_samples(index, planned, build_fields(index, planned, buffer), 0, 0)
-            for row in range(len(ids)):
-                sample = sample_of(row)
-                key = sample["__key__"]  # the function may change its dict
-                try:
-                    length = self._measure(sample)
-                except Exception as error:
-                    error.add_note(f"penstock: raised by decode for sample {key!r}")
-                    raise
-                is_number = isinstance(length, int | np.integer) and not isinstance(length, bool)
-                if not is_number or not 0 <= length < 2**63:
-                    what = f"the length of sample {first + row:,} is {length!r:.100}"
-                    raise DataError(f"{what}: return an integer from 0 on")
-                lengths[first - start + row] = length
-        return lengths
-
-    def close(self) -> None:
-        self._reader.close()
-
-
-_reader: list[_ChunkReader] = []  # of a process that measures
-
-
-def _open_reader(dataset: Dataset, measure: Measure) -> None:
+def _open_reader(measuring: LengthMeasuring) -> None:
     end_with_parent()
-    _reader.append(_ChunkReader(dataset, measure))
+    _opened.append((measuring, FieldReader(measuring.dataset.index)))
+
+
+def _read_samples(start: int, stop: int) -> Int:
+    measuring, reader = _opened[0]
+    return measuring.read(start, stop, reader)
 
 
 def end_with_parent() -> None:
@@ -411,7 +381,3 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def _measure_chunk(start: int, stop: int) -> Int:
-    return _reader[0].measure(start, stop)

@@ -184,6 +184,12 @@ class FieldReader:
         planned, buffer = self.read_step(ids)
         return build_fields(self.index, planned, buffer)
 
+    def read_samples(self, ids: Ids) -> Callable[[int], LoadedSample]:
+        """Read these samples. Return the function that gives each, as `open_samples` does."""
+        planned, buffer = self.read_step(ids)
+        fields = build_fields(self.index, planned, buffer)
+        return open_samples(self.index, planned, fields, 0, 0)
+
     def read_step(
         self,
         ids: Ids,

@@ -14,9 +14,8 @@ import numpy as np
 from .. import limits
 from ..arguments import import_function
 from ..dataset.dataset import Dataset
-from ..dataset.fields import build_fields
 from ..dataset.measuring import LengthMeasuring
-from ..dataset.sample import FieldReader, open_samples
+from ..dataset.sample import FieldReader
 from ..dataset.saved import allot_array
 from ..dataset.stats import StatsMeasuring
 from ..engine.store import Progress
@@ -149,8 +148,7 @@ class VerifyWork(DatasetWork):
 
     def _add_digests(self, reader: FieldReader, first: int, stop: int) -> int:
         index, total = self._data.index, 0
-        planned, buffer = reader.read_step(self._data.ids(np.arange(first, stop, dtype=np.uint64)))
-        sample_of = open_samples(index, planned, build_fields(index, planned, buffer), 0, 0)
+        sample_of = reader.read_samples(self._data.ids(np.arange(first, stop, dtype=np.uint64)))
         for number in range(first, stop):
             sample = {"number": number, **sample_of(number - first)}
             where = f"sample {number:,}: {index.where(sample.pop('__id__'))}"
