@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
+from ..dataset.measuring import Progress
 from ..errors import StorageError, UsageError
-from ..tasks.distribution import Progress, attempt, make_engine
+from ..tasks.distribution import attempt, make_engine
 from ..tasks.slurm import find_share, parse_tasks, submit_script, write_script
 from ..tasks.work_plan import WorkPlan, distribute, do_task
 from . import console

@@ -46,6 +46,7 @@ from .manifest import (
     CHOICES,
     MANIFEST,
     ConversionManifest,
+    check_destination,
     lock_folder,
     mismatch_error,
     refuse_foreign_files,
@@ -144,11 +145,9 @@ def convert_arrays(
     and DESTINATION is there only when all was read back and compared. UsageError if the arguments
     are impossible or DESTINATION exists; StorageError if writing fails, disk full included.
     """
-    path, target = check_path("source", source), check_path("destination", destination)
-    if is_url(target):
-        raise UsageError(f"destination is {target!r}: write to a folder, and copy it then")
+    path, target = check_path("source", source), check_destination("destination", destination)
     check_function("progress", progress, "a function of numbers of regions")
-    path, target = path if is_url(path) else os.path.abspath(path), os.path.abspath(target)
+    path = path if is_url(path) else os.path.abspath(path)
     if os.path.lexists(target):
         raise UsageError(f"{target} exists: choose another destination, or remove it")
     if f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(path)}/"):

@@ -32,7 +32,6 @@ from ..arguments import (
     check_flag,
     check_function,
     check_kind,
-    check_path,
     check_whole,
 )
 from ..dataset.dataset import Dataset
@@ -53,6 +52,7 @@ from .manifest import (
     Conversion,
     Converted,
     Progress,
+    check_destination,
     lock_folder,
     mismatch_error,
     open_written,
@@ -119,10 +119,7 @@ def prepare_conversion(
     """Check the arguments of `convert`, and return the conversion that they ask for."""
     asked = bind_arguments(convert, source, destination, **settings)
     _check_source(source)
-    path = check_path("destination", destination)
-    if is_url(path):
-        raise UsageError(f"destination is {path!r}: write to a folder, and copy it then")
-    path = os.path.abspath(path)
+    path = check_destination("destination", destination)
     check_function("progress", asked.progress, "a function of numbers of samples")
     check_flag("force", asked.force)
     check_outside(source, path)

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from .. import limits
+from ..arguments import check_path
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
+from ..dataset.measuring import Progress as Progress
 from ..engine.atomic_file import AtomicFile, storage_errors
+from ..engine.open import is_url
 from ..engine.threads import ThreadPool
 from ..errors import StorageError, UsageError
 from ..extent import Int
@@ -36,9 +39,6 @@ _BATCH_BYTES = 4 * limits.MIB
 _BATCH_SAMPLES_MAX = 4096
 REPORTED_EVERY = 64
 """Samples between two reports of progress."""
-
-Progress = Callable[[int, int], None]
-"""Function that is called now and then with the samples written and the samples in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,14 @@ def describe_source(source: Dataset) -> dict[str, Any]:
         "samples": len(source),
         "classes": source.classes,
     }
+
+
+def check_destination(name: str, value: object) -> str:
+    """Return the absolute path of what is to be written; UsageError if it is a URL."""
+    path = check_path(name, value)
+    if is_url(path):
+        raise UsageError(f"{name} is {path!r}: write to a folder, and copy it then")
+    return os.path.abspath(path)
 
 
 @contextmanager

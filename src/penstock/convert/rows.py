@@ -23,9 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..arguments import check_choice, check_path, check_whole
+from ..arguments import check_choice, check_whole
 from ..engine.atomic_file import AtomicFile, storage_errors, sync_folder
-from ..engine.open import is_url
 from ..errors import LimitError, UsageError
 from ..index.fields import RESERVED, Field
 from . import containers
@@ -39,7 +38,7 @@ from .encoding import (
     make_tar_recipe,
     make_tfrecord_recipe,
 )
-from .manifest import ConversionManifest, Converted
+from .manifest import ConversionManifest, Converted, check_destination
 
 Columns = Mapping[str, npt.NDArray[Any]]
 """Rows of a table: an array for each column, of objects where rows are bytes, text or differ in
@@ -190,10 +189,7 @@ def plan_row_shards(
     name: str | None = None,
 ) -> RowShards:
     """Check where shards are to be written, and how; arguments as those of `convert`."""
-    path = check_path("path", path)
-    if is_url(path):
-        raise UsageError(f"path is {path!r}: write to a folder, and copy it then")
-    path = os.path.abspath(path)
+    path = check_destination("path", path)
     check_choice("to", to, ("tar", "tfrecord", "records"))
     size = limits.shard_bytes_default if shard_bytes is None else shard_bytes
     _check_free(path)

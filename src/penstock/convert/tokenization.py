@@ -32,7 +32,6 @@ from ..arguments import (
     check_flag,
     check_function,
     check_kind,
-    check_path,
     check_whole,
 )
 from ..dataset.dataset import Dataset
@@ -40,7 +39,6 @@ from ..dataset.dataset import open as open_dataset
 from ..dataset.sample import FieldReader
 from ..engine.atomic_file import storage_errors, sync_folder
 from ..engine.host import read_machine
-from ..engine.open import is_url
 from ..errors import FormatError, PenstockError, StorageError, UsageError
 from ..index.concat import JointIndex, rename_fields
 from ..index.fields import SUMS_FIELD
@@ -56,6 +54,7 @@ from .manifest import (
     MANIFEST,
     ConversionManifest,
     Progress,
+    check_destination,
     choose_batch_size,
     describe_source,
     lock_folder,
@@ -166,10 +165,8 @@ def prepare_tokenization(
     check_choice("engine", engine, ("tokenizers", "tiktoken"))
     check_function("progress", asked.progress, "a function of numbers of documents")
     cores = math.ceil(read_machine().usable_cores)
-    path = check_path("destination", destination)
-    if is_url(path):
-        raise UsageError(f"destination is {path!r}: write to a folder, and copy it then")
-    path = os.path.abspath(path).removesuffix(".bin").removesuffix(".idx")
+    path = check_destination("destination", destination)
+    path = path.removesuffix(".bin").removesuffix(".idx")
     if os.path.isdir(path):
         raise UsageError(f"{path} is a folder: name files in it, as {path}/tokens")
     check_outside(source, path)
@@ -361,22 +358,24 @@ class Tokenization:
         self._report(start)
         committed_s = time.monotonic()
         with contextlib.closing(self.encode(start)) as encoded:
-            try:
-                for done in encoded:
-                    writer.append(done.tokens, done.counts, self.around, done.broken)
-                    self._report(int(writer.state["end"]))
-                    if time.monotonic() - committed_s >= limits.encoded_commit_s:
-                        self._commit(writer)
-                        committed_s = time.monotonic()
-            except TextError as error:
-                document = int(writer.state["end"]) + error.number
-                raise self.locate(document, error.reason) from None
+            for done in encoded:
+                writer.append(done.tokens, done.counts, self.around, done.broken)
+                self._report(int(writer.state["end"]))
+                if time.monotonic() - committed_s >= limits.encoded_commit_s:
+                    self._commit(writer)
+                    committed_s = time.monotonic()
 
     def encode(self, start: int, stop: int | None = None) -> Generator[EncodedTexts, None, None]:
         """Encode the documents [start, stop), by default all from `start` on. No other document is
         read for `stop`, whose fault would be another's."""
         texts = self._read_texts(start) if stop is None else self._read_range(start, stop)
-        return encode_texts_ahead(self.settings, self.workers, texts)
+        with contextlib.closing(encode_texts_ahead(self.settings, self.workers, texts)) as encoded:
+            try:
+                for done in encoded:
+                    yield done
+                    start += len(done.counts)
+            except TextError as error:
+                raise self._locate(start + error.number, error.reason) from None
 
     def _read_texts(self, start: int) -> Iterator[bytes | None]:
         """Yield the texts from document `start` on; None for a broken line."""
@@ -407,7 +406,7 @@ class Tokenization:
         if self.progress is not None:
             self.progress(done, len(self.source))
 
-    def locate(self, document: int, reason: str) -> FormatError:
+    def _locate(self, document: int, reason: str) -> FormatError:
         """Build the error for a text that cannot be encoded."""
         index = self.reading.index
         sample = int(self.reading.ids([document])[0])

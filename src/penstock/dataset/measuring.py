@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .dataset import Dataset
 
 Progress = Callable[[int, int], None]
-"""Function that is told the samples done, and all."""
+"""Function that is told now and then what is done, and all: samples, documents or tasks."""
 
 _prelude_bytes = 4096
 _ahead = 4  # chunks that wait for each worker

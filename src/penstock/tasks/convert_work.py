@@ -13,10 +13,8 @@ import numpy as np
 
 from .. import limits
 from ..convert.conversion import ShardsConversion, convert, prepare_conversion
-from ..convert.encoder_processes import EncodedTexts
 from ..convert.manifest import mismatch_error
 from ..convert.token_files import BIN, PLACED, TokenWriter, join_sums, sum_file
-from ..convert.token_worker import TextError
 from ..convert.tokenization import prepare_tokenization, tokenize
 from ..dataset.dataset import Dataset
 from ..dataset.lengths import count_bytes
@@ -109,14 +107,7 @@ class TokenWork(DatasetWork):
         return self._run.manifest.options
 
     def do(self, first: int, stop: int) -> tuple[dict[str, Any], Sections]:
-        done: list[EncodedTexts] = []
-        encoded = self._run.encode(first, stop)
-        try:
-            while (texts := next(encoded, None)) is not None:
-                done.append(texts)
-        except TextError as error:
-            document = first + sum(len(texts.counts) for texts in done) + error.number
-            raise self._run.locate(document, error.reason) from None
+        done = list(self._run.encode(first, stop))
         tokens = np.frombuffer(b"".join(texts.tokens for texts in done), np.uint8)
         counts = np.concatenate([texts.counts for texts in done])
         broken = sum(texts.broken for texts in done)

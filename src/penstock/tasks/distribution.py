@@ -23,14 +23,11 @@ from typing import Any
 
 from .. import limits
 from ..arguments import check_choice, check_whole
-from ..dataset.measuring import end_with_parent
+from ..dataset.measuring import Progress, end_with_parent
 from ..errors import PenstockError, StorageError, UsageError, WorkerError, missing_library
 
 Engine = Callable[[], AbstractContextManager[Executor]]
 """Function that starts an engine's executor; what it started ends with the executor's context."""
-
-Progress = Callable[[int, int], None]
-"""Function that is told the tasks done, and all."""
 
 Fault = tuple[bool, str] | None  # whether trying again may help, and the error
 

@@ -30,13 +30,14 @@ import numpy.typing as npt
 
 from .. import __version__
 from ..arguments import Path, check_choice, check_path, check_whole
+from ..dataset.measuring import Progress
 from ..dataset.sources import pin_paths
 from ..engine.atomic_file import storage_errors
 from ..engine.open import is_url
 from ..errors import MissingError, SidecarError, UsageError
 from ..extent import Int
 from ..index.sidecar import read_sidecar, write_sidecar
-from .distribution import Engine, Progress, spread
+from .distribution import Engine, spread
 
 PLAN, PARTS = "plan.penstock", "parts"
 _FORMAT = "work-plan-1"
