@@ -16,6 +16,7 @@ import numpy as np
 from .. import limits
 from ..dataset.dataset import Dataset
 from ..engine.open import read_extent
+from ..index.chunked import Packets
 from ..index.clips import ClipCut, Clips
 from ..index.fields import Codec
 from ..index.table import Index
@@ -36,12 +37,12 @@ class FilmNote(NamedTuple):
 def examine_films(dataset: Dataset) -> Iterator[FilmNote]:
     """Examine the films of clips, a camera's if there are several; nothing for other data."""
     for field, layout in zip(dataset.index.fields, dataset.index.layouts, strict=True):
-        if isinstance(layout, Clips) and field.codec is not None and field.codec.name == "film":
+        if isinstance(layout, Clips) and field.codec is not None and layout.packets is not None:
             yield _examine_groups(dataset, layout)
-            yield from _examine_codecs(field.codec, layout)
+            yield from _examine_packets(field.codec, layout.packets)
             if isinstance(layout.cut, ClipCut):
                 yield from _examine_times(layout.cut)
-                yield from _examine_headers(dataset.index, layout, layout.cut)
+                yield from _examine_headers(dataset.index, layout.cut)
             return
 
 
@@ -64,9 +65,9 @@ def _examine_groups(dataset: Dataset, layout: Clips) -> FilmNote:
     return FilmNote(is_bad, "keyframes", says)
 
 
-def _examine_codecs(codec: Codec, layout: Clips) -> Iterator[FilmNote]:
-    """Look for many settings of decoders, B-frames, open groups."""
-    packets, kinds = layout.packets, [name for name, *_ in codec.options["configs"]]
+def _examine_packets(codec: Codec, packets: Packets) -> Iterator[FilmNote]:
+    """Look for many settings of decoders, B-frames, open groups, frames that are not shown."""
+    kinds = [name for name, *_ in codec.options["configs"]]
     if len(kinds) > _CONFIGS_MAX:
         names = ", ".join(sorted({*kinds}))
         says = f"{len(kinds):,} settings of decoders ({names}), and decoders of a few are kept"
@@ -78,6 +79,9 @@ def _examine_codecs(codec: Codec, layout: Clips) -> Iterator[FilmNote]:
             says = f"{shared:,} of {len(packets.begin):,} groups are open: each reads and decodes"
             says = f"{says} frames of the next one or the one before; `--keyframes` closes them"
         yield FilmNote(shared > 0, "B-frames", says)
+    if hidden := len(packets.size) - int(packets.frames.sum()):
+        says = f"{hidden:,} stored frames are not shown, for edit lists or no keyframe before them"
+        yield FilmNote(False, "edit lists", f"{says}: numbers of frames count those that are shown")
 
 
 def _examine_times(cut: ClipCut) -> Iterator[FilmNote]:
@@ -92,9 +96,9 @@ def _examine_times(cut: ClipCut) -> Iterator[FilmNote]:
         yield FilmNote(not cut.fps, "frame rate", says)
 
 
-def _examine_headers(index: Index, layout: Clips, cut: ClipCut) -> Iterator[FilmNote]:
-    """Read headers of some files again; and count what the index left out."""
-    files, times = index.files, cut.times
+def _examine_headers(index: Index, cut: ClipCut) -> Iterator[FilmNote]:
+    """Read headers of some files again."""
+    files, ends = index.files, cut.times.end / cut.times.scale
     numbers = np.unique(np.linspace(0, len(files) - 1, min(len(files), _FILES_MAX)).astype(int))
     late: list[str] = []
     missing: list[str] = []
@@ -106,8 +110,7 @@ def _examine_headers(index: Index, layout: Clips, cut: ClipCut) -> Iterator[Film
             late.append(path)
         start, size = heads[b"moov"]
         moov = read_extent(files, number, start, min(size, limits.header_bytes_max), path)
-        claimed = max(_find_durations(moov), default=0.0)
-        shown = float(times.end[number] / times.scale[number])
+        claimed, shown = max(_find_durations(moov), default=0.0), float(ends[number])
         if claimed > shown + _MISSING_S:
             missing.append(f"{path} says {claimed:,.2f} s, and its frames end at {shown:,.2f} s")
     if late:
@@ -117,9 +120,6 @@ def _examine_headers(index: Index, layout: Clips, cut: ClipCut) -> Iterator[Film
     if missing:
         says = f"{len(missing):,} of {len(numbers):,} films, or their sound, claim to be longer"
         yield FilmNote(True, "frames", f"{says}: {missing[0]}: compare labels and tables with them")
-    if hidden := len(layout.packets.size) - int(layout.first[-1]):
-        says = f"{hidden:,} stored frames are not shown, for edit lists or no keyframe before them"
-        yield FilmNote(False, "edit lists", f"{says}: numbers of frames count those that are shown")
 
 
 def _scan(index: Index, number: int) -> Iterator[tuple[bytes, tuple[int, int]]]:

@@ -1,4 +1,10 @@
-"""Places of samples in compressed chunks, which are read and decoded as a whole."""
+"""Places of samples in compressed chunks, which are read and decoded as a whole.
+
+Packets    which bytes of a chunk are which frame, of films and sound.
+Chunked    samples inside compressed chunks.
+Windowed   samples that have something of several chunks each.
+Windows    those of an array in chunks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,76 @@ import numpy.typing as npt
 from ..extent import Extents, Files, Int
 from .extent_tables import Pieces, RowTable
 from .fields import Codec
-from .windows import Columns, Description, WindowGrid, count_strides
+from .windows import Columns, Description, WindowGrid, count_strides, take_column
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packets:
+    """Packets of films and of sound, in the sequence of decoding, and the chunks of them.
+
+    size:    uint32 (packets,), bytes.
+    shift:   int16 (packets,), a frame's place in the sequence shown, less its packet's number; or
+             (0,) where all are 0.
+    begin, end:  int64 (chunks,), the packets of each chunk; chunks may share some.
+    place:   int64 (chunks,), place of the chunk's first frame, or sample, in what its packets
+             decode to: from the first packet's on, in the sequence shown.
+    frames:  int64 (chunks,), frames or samples of each.
+    config:  uint32 (chunks,) or (1,), number of what its decoder is given, among the codec's.
+    """
+
+    size: npt.NDArray[np.uint32]
+    shift: npt.NDArray[np.int16]
+    begin: Int
+    end: Int
+    place: Int
+    frames: Int
+    config: npt.NDArray[np.uint32]
+
+    def describe(self, chunk: int) -> dict[str, Any]:
+        """Describe the inside of a chunk for its codec: bytes of each packet, the row that its
+        frame has, the chunk's place and frames, and the number of what its decoder is given."""
+        begin, end, place = int(self.begin[chunk]), int(self.end[chunk]), int(self.place[chunk])
+        rows = np.arange(end - begin) - place
+        if len(self.shift):
+            rows += self.shift[begin:end]
+        config = int(self.config[chunk if len(self.config) > 1 else 0])
+        inside = {"sizes": self.size[begin:end], "rows": rows, "place": place, "config": config}
+        return inside | {"frames": int(self.frames[chunk])}
+
+    def sections(self, prefix: str) -> Columns:
+        return {f"{prefix}.packets.{name}": getattr(self, name) for name in _PACKETS}
+
+    @classmethod
+    def rebuild(cls, prefix: str, sections: Mapping[str, npt.NDArray[Any]]) -> Packets | None:
+        """Rebuild what was saved; None if nothing was."""
+        if f"{prefix}.packets.size" not in sections:
+            return None
+        columns = (
+            take_column(sections, f"{prefix}.packets.{name}", dtype)
+            for name, dtype in _PACKETS.items()
+        )
+        return cls(*columns)
+
+    def find_flaw(self, chunks: int) -> str | None:
+        columns = self.begin, self.end, self.place, self.frames
+        if any(len(column) != chunks for column in columns):
+            return "there are not as many groups of packets as of bytes"
+        if len(self.shift) not in (0, len(self.size)) or len(self.config) not in (1, chunks):
+            return "columns of packets differ in length"
+        if (self.begin < 0).any() or (self.begin >= self.end).any() or (self.frames < 1).any():
+            return "groups have no packets, or no frames"
+        return "groups have packets that are none" if (self.end > len(self.size)).any() else None
+
+
+_PACKETS = {
+    "size": np.uint32,
+    "shift": np.int16,
+    "begin": np.int64,
+    "end": np.int64,
+    "place": np.int64,
+    "frames": np.int64,
+    "config": np.uint32,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,10 +98,12 @@ class Chunked:
 
     first:   int64 (chunks + 1,), chunk c decodes to the samples first[c]:first[c+1].
     chunks:  layout of the compressed chunks.
+    packets: of the chunks of films and sound.
     """
 
     first: Int
     chunks: RowTable | Pieces
+    packets: Packets | None = field(default=None, kw_only=True)
 
     @property
     def row_bytes(self) -> None:
@@ -65,20 +142,25 @@ class Chunked:
 
     def describe_inside(self, chunk: int) -> Mapping[str, Any]:
         """Describe the inside of a compressed chunk, for codecs that have to know of it."""
-        return {}
+        return {} if self.packets is None else self.packets.describe(chunk)
 
     def described(self) -> Description:
         return {"record_bytes": None, "chunks": self.chunks.described()}
 
     def sections(self, prefix: str, files: Files) -> Columns:
-        return {f"{prefix}.chunks.first": self.first} | self.chunks.sections(prefix, files)
+        columns = {f"{prefix}.chunks.first": self.first} | self.chunks.sections(prefix, files)
+        return columns if self.packets is None else columns | self.packets.sections(prefix)
 
     def flaw(self, files: Files) -> str | None:
         if len(self.first) != self.chunks.count + 1 or self.first[0] != 0:
             return "the compressed chunks' first samples do not match the chunks"
         if (np.diff(self.first) <= 0).any():
             return "the compressed chunks' first samples are not in order"
-        return self.chunks.flaw(files)
+        return self._find_flaw_of_chunks(files)
+
+    def _find_flaw_of_chunks(self, files: Files) -> str | None:
+        flaw = None if self.packets is None else self.packets.find_flaw(self.chunks.count)
+        return flaw or self.chunks.flaw(files)
 
 
 class Windowed(Chunked, ABC):
@@ -213,6 +295,8 @@ class Windows(Windowed):
     def find_shape(self, chunk: int) -> tuple[int, ...]:
         if self.in_files is None:
             return self.chunk[1:]
+        if self.packets is not None:  # the last one of a file has no more than that
+            return int(self.packets.frames[chunk]), *self.chunk[2:]
         file = np.searchsorted(self.base, chunk, side="right") - 1
         return tuple(self.in_files[file, 1:].tolist())
 
@@ -301,7 +385,7 @@ class Windows(Windowed):
 
     def described(self) -> Description:
         mine = {"windows": self.grid.described(), "chunk": self.chunk}
-        return {"record_bytes": None, "chunks": self.chunks.described(), **mine}
+        return Chunked.described(self) | mine
 
     def sections(self, prefix: str, files: Files) -> Columns:
         columns = Chunked.sections(self, prefix, files) | self.grid.sections(prefix)
@@ -324,7 +408,7 @@ class Windows(Windowed):
         cells = self.cells.reshape(-1, len(self.chunk)).astype(float).prod(axis=1).sum()
         if self.chunks.count != cells:
             return "the chunks do not make up the array"
-        return self.chunks.flaw(files)
+        return self._find_flaw_of_chunks(files)
 
     def measure_pieces(self, samples: Int, chunks: Int) -> Int:
         low, elements = self.grid.find_origins(samples), np.ones(len(samples), np.int64)

@@ -5,9 +5,7 @@ shown. No table of clips is made: of 10^9 of them an index is as small as of one
 
     FrameTimes   when frames are shown.
     ClipCut      which frames each clip has.
-    Packets      which bytes are which frame, within each group of pictures.
-    Clips        the layout: windows over frames, whose compressed chunks are groups.
-    Films        the layout of whole films, each a compressed chunk.
+    Clips        the layout: windows over frames, whose compressed chunks are groups of pictures.
 """
 
 from __future__ import annotations
@@ -239,67 +237,6 @@ _CUT = ("frames", "every", "fps", "stride", "is_padded")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packets:
-    """Packets of frames, in the sequence of decoding, and the groups of them.
-
-    size:    uint32 (packets,), bytes.
-    shift:   int16 (packets,), a frame's place in the sequence shown, less its packet's number; or
-             (0,) where all are 0.
-    begin, end:  int64 (groups,), the packets of each group; groups may share some.
-    place:   int64 (groups,), place of the group's first frame in the sequence shown.
-    config:  uint32 (groups,) or (1,), number of what its decoder is given, among the codec's.
-    """
-
-    size: npt.NDArray[np.uint32]
-    shift: npt.NDArray[np.int16]
-    begin: Int
-    end: Int
-    place: Int
-    config: npt.NDArray[np.uint32]
-
-    def describe(self, group: int) -> dict[str, Any]:
-        """Describe the inside of a group for its codec: bytes of each packet, the row that its
-        frame has, the group's place, and the number of what its decoder is given."""
-        begin, end = int(self.begin[group]), int(self.end[group])
-        rows = np.arange(begin, end) - self.place[group]
-        if len(self.shift):
-            rows += self.shift[begin:end]
-        config = self.config[group if len(self.config) > 1 else 0]
-        place = int(self.place[group])
-        return {"sizes": self.size[begin:end], "rows": rows, "place": place, "config": int(config)}
-
-    def sections(self, prefix: str) -> Columns:
-        return {f"{prefix}.packets.{name}": getattr(self, name) for name in _PACKETS}
-
-    @classmethod
-    def rebuild(cls, prefix: str, sections: Mapping[str, npt.NDArray[Any]]) -> Packets:
-        columns = (
-            take_column(sections, f"{prefix}.packets.{name}", dtype)
-            for name, dtype in _PACKETS.items()
-        )
-        return cls(*columns)
-
-    def find_flaw(self, groups: int) -> str | None:
-        if not len(self.begin) == len(self.end) == len(self.place) == groups:
-            return "there are not as many groups of packets as of bytes"
-        if len(self.shift) not in (0, len(self.size)) or len(self.config) not in (1, groups):
-            return "columns of packets differ in length"
-        if (self.begin < 0).any() or (self.begin >= self.end).any():
-            return "groups have no packets"
-        return "groups have packets that are none" if (self.end > len(self.size)).any() else None
-
-
-_PACKETS = {
-    "size": np.uint32,
-    "shift": np.int16,
-    "begin": np.int64,
-    "end": np.int64,
-    "place": np.int64,
-    "config": np.uint32,
-}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Clips(Windowed):
     """Clips of films: the compressed chunks are groups of pictures.
 
@@ -308,7 +245,6 @@ class Clips(Windowed):
     """
 
     cut: ClipCut | FrameCut
-    packets: Packets
     shape: tuple[int, ...]
 
     @property
@@ -328,10 +264,6 @@ class Clips(Windowed):
         some = np.unique(np.linspace(0, self.count - 1, min(self.count, 256)).astype(np.int64))
         met = len(self.find_pairs(some)[0]) / len(some)
         return met * self.chunks.total_bytes / self.chunks.count
-
-    def describe_inside(self, chunk: int) -> Mapping[str, Any]:
-        frames = int(self.first[chunk + 1] - self.first[chunk])
-        return self.packets.describe(chunk) | {"frames": frames}
 
     def find_shape(self, chunk: int) -> tuple[int, ...]:
         return self.shape
@@ -387,11 +319,10 @@ class Clips(Windowed):
 
     def described(self) -> Description:
         mine = self.cut.described() | {"frame": self.shape}
-        return {"record_bytes": None, "chunks": self.chunks.described(), **mine}
+        return Windowed.described(self) | mine
 
     def sections(self, prefix: str, files: Files) -> Columns:
-        own = self.cut.sections(prefix) | self.packets.sections(prefix)
-        return Windowed.sections(self, prefix, files) | own
+        return Windowed.sections(self, prefix, files) | self.cut.sections(prefix)
 
     @classmethod
     def rebuild(
@@ -403,47 +334,11 @@ class Clips(Windowed):
     ) -> Clips:
         """Rebuild the layout around what it has as any compressed chunks."""
         kind = ClipCut if "clips" in described else FrameCut
-        cut = kind.rebuild(described, prefix, sections)
-        packets, shape = Packets.rebuild(prefix, sections), tuple(map(int, described["frame"]))
-        return cls(chunked.first, chunked.chunks, cut, packets, shape)
+        cut, shape = kind.rebuild(described, prefix, sections), tuple(map(int, described["frame"]))
+        return cls(chunked.first, chunked.chunks, cut, shape, packets=chunked.packets)
 
     def flaw(self, files: Files) -> str | None:
-        flaw = Chunked.flaw(self, files) or self.packets.find_flaw(self.chunks.count)
-        if flaw := flaw or self.cut.find_flaw(len(files), int(self.first[-1])):
-            return flaw
+        flaw = Chunked.flaw(self, files) or self.cut.find_flaw(len(files), int(self.first[-1]))
+        if flaw or self.packets is None:
+            return flaw or "clips have no packets"
         return "clips have no size" if len(self.shape) != 3 or min(self.shape) < 1 else None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Films(Chunked):
-    """Whole films, of any length: each is a compressed chunk that decodes to one sample.
-
-    frames:  int64 (films,), of each.
-    """
-
-    packets: Packets
-    frames: Int
-
-    def describe_inside(self, chunk: int) -> Mapping[str, Any]:
-        return self.packets.describe(chunk) | {"frames": int(self.frames[chunk])}
-
-    def described(self) -> Description:
-        return Chunked.described(self) | {"films": True}
-
-    def sections(self, prefix: str, files: Files) -> Columns:
-        own = self.packets.sections(prefix) | {f"{prefix}.frames": self.frames}
-        return Chunked.sections(self, prefix, files) | own
-
-    @classmethod
-    def rebuild(
-        cls, prefix: str, sections: Mapping[str, npt.NDArray[Any]], chunked: Chunked
-    ) -> Films:
-        """Rebuild the layout around what it has as any compressed chunks."""
-        frames = take_column(sections, f"{prefix}.frames", np.int64)
-        return cls(chunked.first, chunked.chunks, Packets.rebuild(prefix, sections), frames)
-
-    def flaw(self, files: Files) -> str | None:
-        if flaw := Chunked.flaw(self, files) or self.packets.find_flaw(self.chunks.count):
-            return flaw
-        is_one = len(self.frames) == self.chunks.count and (self.frames > 0).all()
-        return None if is_one and self.first[-1] == len(self.frames) else "films have no frames"

@@ -5,8 +5,7 @@
     Pieces    several extents a sample, laid end to end.
     Boxes     the same by arithmetic: windows of an array (see `windows`).
     Chunked   samples inside compressed chunks, to be decoded first.
-    Windowed  samples that meet several chunks each: windows of an array, or clips (see `clips`,
-              `sounds`).
+    Windowed  samples that meet several chunks each: windows of an array, or clips (see `clips`).
 
 A *unit* is read as a whole: a sample, or a compressed chunk of many samples. All layouts give the
 bytes and the extents of units. Only for `Chunked` and `Windowed` are units not the samples.
@@ -16,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,14 @@ import numpy.typing as npt
 
 from ..extent import Files
 from .chunked import Chunked as Chunked
+from .chunked import Packets as Packets
 from .chunked import Windowed as Windowed
 from .chunked import Windows as Windows
 from .clips import Clips as Clips
-from .clips import Films as Films
-from .clips import Packets
 from .extent_tables import PIECES
 from .extent_tables import Fixed as Fixed
 from .extent_tables import Pieces as Pieces
 from .extent_tables import RowTable as RowTable
-from .sounds import SoundWindows as SoundWindows
 from .windows import Boxes as Boxes
 from .windows import FileGrids, WindowGrid, take_column
 
@@ -53,26 +51,23 @@ def rebuild_layout(
     get = functools.partial(take_column, sections)
     if isinstance(same, Windows):
         grid = WindowGrid.rebuild(described["windows"], same.grid.files)
-        chunk = tuple(map(int, described["chunk"]))
-        return Windows(same.first, same.chunks, grid, chunk, same.in_files)
+        return replace(same, grid=grid, chunk=tuple(map(int, described["chunk"])))
     own = FileGrids.rebuild(prefix, sections)
     if described.get("chunks") is not None:
         chunks = rebuild_layout(described["chunks"], prefix, sections, files)
         assert isinstance(chunks, RowTable | Pieces)
         first = get(f"{prefix}.chunks.first", np.int64)
-        if "films" in described:
-            return Films.rebuild(prefix, sections, Chunked(first, chunks))
+        packets = Packets.rebuild(prefix, sections)
         if "frame" in described:
-            return Clips.rebuild(described, prefix, sections, Chunked(first, chunks))
+            chunked = Chunked(first, chunks, packets=packets)
+            return Clips.rebuild(described, prefix, sections, chunked)
         if (windows := described.get("windows")) is None:
-            return Chunked(first, chunks)
+            return Chunked(first, chunks, packets=packets)
         chunk, in_files = tuple(map(int, described["chunk"])), None
         if own is not None:
             in_files = get(f"{prefix}.in_files", np.int64).reshape(own.shape.shape)
-        made = Windows(first, chunks, WindowGrid.rebuild(windows, own), chunk, in_files)
-        if described.get("sound"):
-            return SoundWindows.make(made, Packets.rebuild(prefix, sections))
-        return made
+        grid = WindowGrid.rebuild(windows, own)
+        return Windows(first, chunks, grid, chunk, in_files, packets=packets)
     if (boxes := described.get("boxes")) is not None:
         first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
         return Boxes(WindowGrid.rebuild(boxes, own), first, base, int(described["itemsize"]))

@@ -35,7 +35,6 @@ from .layout import (
     Layout,
     Pieces,
     RowTable,
-    SoundWindows,
     Windowed,
     Windows,
     rebuild_layout,
@@ -253,7 +252,7 @@ class Index:
         if isinstance(layout, Chunked):
             at, row = layout.find_chunks(at)
             within = f", unpacked: row {row[0]}"
-            if isinstance(layout, Clips | SoundWindows):
+            if isinstance(layout, Windowed) and layout.packets is not None:
                 within = f", clip {self.key(sample).rpartition('#')[2]}"
         extents, _ = layout.pieces(at)
         if not len(extents.file):

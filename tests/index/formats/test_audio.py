@@ -15,7 +15,7 @@ import penstock
 from penstock.errors import FormatError, UsageError
 from penstock.index.codecs import sound as sound_codec
 from penstock.index.codecs.decoder_pool import DecoderPool
-from penstock.index.layout import Boxes, SoundWindows
+from penstock.index.layout import Boxes, Windows
 from tests.index.formats.films import write_film
 from tests.index.formats.sounds import KINDS, Sound, read_sound, write_sound
 
@@ -161,7 +161,7 @@ def test_saved_indexes_and_batches(kind: str, tmp_path: Path) -> None:
     made = penstock.open(tmp_path / "sounds", clips=clips)
     data = penstock.open(tmp_path / "sounds", clips=clips, index="read")
     assert data.fingerprint == made.fingerprint
-    assert data.index.fields[0].codec is None or isinstance(data.index.layouts[0], SoundWindows)
+    assert data.index.fields[0].codec is None or isinstance(data.index.layouts[0], Windows)
     origins = data.origins(np.arange(len(data)))
     seen: list[int] = []
     with penstock.Loader(data, 3, seed=1, drop_last=False) as loader:

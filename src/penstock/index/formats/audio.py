@@ -25,19 +25,18 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...arguments import check_number, check_whole
 from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
 from ..attributes import Attribute, SoundTimes, WindowMask
-from ..clips import ClipCut, Films, Packets
+from ..clips import ClipCut
 from ..fields import Codec, Field, Scaling
-from ..layout import Boxes, Layout, Pieces, RowTable, SoundWindows, Windows
+from ..layout import Boxes, Chunked, Packets, Pieces, RowTable, Windows
 from ..table import Index
 from ..windows import FileGrids, WindowGrid
 from . import options
@@ -45,13 +44,12 @@ from .audio_flac import parse_flac
 from .audio_mp3 import parse_mp3
 from .audio_mp4 import parse_mp4
 from .audio_ogg import parse_ogg
-from .audio_tracks import SoundTrack, skip_tags
 from .audio_wav import parse_wav
-from .chunk_grid import ChunkGrid
+from .media_tracks import SoundTrack, join_chunks, skip_tags
 from .registry import FORMATS
-from .shards import Scan, number_first
+from .shards import Scan
 from .tree import MediaFiles, list_media
-from .windowing import ArrayPart, WindowRequest, build_index
+from .windowing import ArrayPart, WindowRequest, cut_windows, join_parts
 
 _KNOWN = ("frames", "seconds", "stride", "short")
 
@@ -152,47 +150,67 @@ def _index_clips(
     length = asked["seconds" if "seconds" in asked else "frames"]
     size, stride = (max(1, round(one * unit)) for one in (length, asked["stride"]))
     _check_short(files, tracks, size, asked["short"])
-    dtype, chunk = _find_dtype(tracks), _choose_chunk(size, stride, rate)
-    is_plain = all(one.is_plain and np.dtype(one.dtype) == dtype for one in tracks)
+    dtype = _find_dtype(tracks)
     fill = "80" if dtype == np.uint8 else bytes(dtype.itemsize).hex()
-    parts, cut, tables = [], [], []
-    for number, track in enumerate(tracks):
-        values: int | ChunkGrid = int(track.at[0])
-        shape, own = (track.frames, channels), min(chunk, track.frames)
-        if not is_plain:
-            edges = np.append(np.arange(0, track.frames, own), track.frames)
-            cut.append(track.cut(own))
-            tables.append(_cut_chunks(cut[-1], edges))
-            file = np.full(len(edges) - 1, number, np.uint32)
-            extents = file, tables[-1].offset, tables[-1].length
-            values = ChunkGrid(shape, (own, channels), dtype.itemsize, *extents)
-        path, axes = files.path(number), ("frame", "channel")
-        parts.append(ArrayPart(path, shape, axes, dtype, fill, values))
+    parts = [
+        ArrayPart(files.path(number), (track.frames, channels), ("frame", "channel"), dtype, fill)
+        for number, track in enumerate(tracks)
+    ]
     drop = "pad" if asked["short"] == "pad" else "partial"
     request = WindowRequest({"frame": size}, {"frame": stride}, drop=drop, sample="file")
-    packets, how = (None, {}) if is_plain else _join_chunks(cut, tables, dtype)
-    codecs = {"sound": Codec("sound", how)}
-    made = build_index("audio", files, sources, {"sound": parts}, codecs, request)
-    layout = made.layouts[0]
-    assert isinstance(layout, Boxes | Windows)
-    grid = layout.grid
-    assert grid.files is not None
-    if isinstance(layout, Windows) and packets is not None:
-        layout = SoundWindows.make(replace(layout, chunks=_place_chunks(cut, tables)), packets)
+    ((_, _, grid),), masks, _ = cut_windows({"sound": join_parts(parts, request)}, request)
+    layout: Boxes | Windows
+    if _is_plain(tracks, dtype):
+        field = Field("sound", dtype, grid.room, made_shape=grid.size[1:])
+        base = np.array([track.at[0] for track in tracks], np.int64)
+        layout = Boxes(grid, np.arange(len(tracks) + 1), base, dtype.itemsize)
+    else:
+        field, layout = _lay_out_windows(tracks, grid, dtype, _choose_chunk(size, stride, rate))
     attributes = (
         SoundTimes.make("time", np.float64, grid, rate),
         SoundTimes.make("rate", np.int64, grid, rate),
-        *(replace(mask, name="sound_valid") for mask in made.attributes),
+        *(replace(mask, name="sound_valid") for mask in masks),
     )
     if labels is not None:
+        assert grid.files is not None
         labels = np.repeat(labels, np.diff(grid.files.first))
-    fields = made.fields
-    return Index("audio", files, fields, (layout,), sources, classes, labels, attributes=attributes)
+    return Index(
+        "audio", files, (field,), (layout,), sources, classes, labels, attributes=attributes
+    )
+
+
+def _lay_out_windows(
+    tracks: Sequence[SoundTrack], grid: WindowGrid, dtype: np.dtype[Any], chunk: int
+) -> tuple[Field, Windows]:
+    """Lay out windows of packets, in chunks of so many samples, or of a file that has fewer."""
+    frames = np.array([track.frames for track in tracks], np.int64)
+    sizes = np.minimum(chunk, frames)
+    table, packets, how = _join_tracks(tracks, dtype, sizes)
+    one = np.ones_like(frames)
+    in_files = np.stack([one, sizes, one * grid.shape[2]], 1)
+    most = tuple(in_files.max(axis=0).tolist())
+    files = np.arange(len(tracks) + 1)
+    field = Field("sound", dtype, grid.size, Codec("sound", how), made_shape=grid.size[1:])
+    return field, Windows(files, table, grid, most, in_files, packets=packets)
+
+
+def _join_tracks(
+    tracks: Sequence[SoundTrack], dtype: np.dtype[Any], sizes: Int
+) -> tuple[RowTable | Pieces, Packets, dict[str, Any]]:
+    """Cut each file into chunks of its size, and join them: where they are, their packets, and how
+    their codec makes samples of them."""
+    chunks = [
+        track.cut(np.append(np.arange(0, track.frames, size), track.frames))
+        for track, size in zip(tracks, sizes.tolist(), strict=True)
+    ]
+    table, packets, configs = join_chunks(chunks)
+    sound = {"rate": tracks[0].rate, "channels": tracks[0].channels, "dtype": dtype.str}
+    return table, packets, {"configs": configs, **sound}
 
 
 def cut_beside(
     files: Files, tracks: Sequence[SoundTrack], clips: ClipCut
-) -> tuple[tuple[Field, SoundWindows], list[Attribute]]:
+) -> tuple[tuple[Field, Windows], list[Attribute]]:
     """Cut the sound of films into windows as long as their clips, at the same seconds: the second
     field of an index and its layout, and attributes."""
     _check_alike(files, tracks)
@@ -223,22 +241,12 @@ def cut_beside(
             pace,
         )
 
-    own = np.minimum(max(1, rate // 2), frames)
-    edges = [np.append(np.arange(0, n, step), n) for n, step in zip(frames, own, strict=True)]
-    tables = [_cut_chunks(*pair) for pair in zip(tracks, edges, strict=True)]
-    dtype = np.dtype("<f4")
-    packets, how = _join_chunks(tracks, tables, dtype)
-    grid, chunks = make_grid(3), _place_chunks(tracks, tables)
-    in_files = np.stack([one, own, one * channels], 1)
-    chunk = tuple(in_files.max(axis=0).tolist())
-    layout = Windows(np.arange(count + 1), chunks, grid, chunk, in_files)
+    grid = make_grid(3)
     attributes = [
         SoundTimes.make("rate", np.int64, grid, rate, 1),
         WindowMask.make("sound_valid", make_grid(2)),
     ]
-    made = (size, channels)
-    field = Field("sound", dtype, grid.size, Codec("sound", how), made_shape=made)
-    return (field, SoundWindows.make(layout, packets)), attributes
+    return _lay_out_windows(tracks, grid, np.dtype("<f4"), max(1, rate // 2)), attributes
 
 
 def _check_short(files: Files, tracks: Sequence[SoundTrack], size: int, short: str) -> None:
@@ -268,20 +276,23 @@ def _find_dtype(tracks: Sequence[SoundTrack]) -> np.dtype[Any]:
     return np.dtype(types.pop() if len(types) == 1 else "<f4")
 
 
+def _is_plain(tracks: Sequence[SoundTrack], dtype: np.dtype[Any]) -> bool:
+    """True if all files have the samples as they are, of this type."""
+    return all(track.is_plain and np.dtype(track.dtype) == dtype for track in tracks)
+
+
 def _index_files(listed: MediaFiles, tracks: Sequence[SoundTrack]) -> Index:
     """Make the index of whole files."""
     files, sources, classes, labels = listed
     frames = np.array([track.frames for track in tracks], np.int64)
     dtype, channels = _find_dtype(tracks), tracks[0].channels
-    layout: Layout
-    if all(one.is_plain and np.dtype(one.dtype) == dtype for one in tracks):
+    layout: RowTable | Chunked
+    if _is_plain(tracks, dtype):
         offset, end = np.array([(track.at[0], track.at[-1]) for track in tracks], np.int64).T
         layout, codec = RowTable(None, offset.copy(), end - offset), None
     else:
-        tables = [_cut_chunks(track, np.array([0, track.frames])) for track in tracks]
-        packets, how = _join_chunks(tracks, tables, dtype)
-        first = np.arange(len(tracks) + 1, dtype=np.int64)
-        layout = Films(first, _place_chunks(tracks, tables), packets, frames)
+        table, packets, how = _join_tracks(tracks, dtype, frames)
+        layout = Chunked(np.arange(len(tracks) + 1), table, packets=packets)
         codec = Codec("sound", {**how, "whole": True})
     field = Field("sound", dtype, None, codec, element=(channels,))
     rate = Attribute("rate", "numbers", np.full(len(tracks), tracks[0].rate, np.int64))
@@ -289,72 +300,3 @@ def _index_files(listed: MediaFiles, tracks: Sequence[SoundTrack]) -> Index:
     return Index(
         "audio", files, (field,), (layout,), sources, classes, labels, names, attributes=(rate,)
     )
-
-
-# -- chunks ----------------------------------------------------------------------------------------
-
-
-class _Chunks(NamedTuple):
-    """Chunks of a file: where their bytes are, their packets, the place of their first sample among
-    what comes out of these, and whether their first page only brings a decoder into its state."""
-
-    offset: Int
-    length: Int
-    begin: Int
-    end: Int
-    place: Int
-    is_primed: npt.NDArray[np.bool_]
-
-
-def _cut_chunks(track: SoundTrack, edges: Int) -> _Chunks:
-    """Cut a file into chunks of the samples between these places."""
-    start = track.start
-    since = track.since[np.searchsorted(start, edges[:-1], side="right") - 1]
-    begin, end = np.maximum(since, 0), np.searchsorted(start, edges[1:])
-    place = edges[:-1] - start[since + 1 if track.is_paged else begin]
-    offset = track.at[begin]
-    return _Chunks(offset, track.at[end] - offset, begin, end, place, track.is_paged & (since >= 0))
-
-
-def _place_chunks(tracks: Sequence[SoundTrack], tables: Sequence[_Chunks]) -> RowTable | Pieces:
-    """Find where the bytes of chunks are in the files."""
-    rows: list[tuple[Any, ...]] = []
-    for number, (track, table) in enumerate(zip(tracks, tables, strict=True)):
-        first, offset = track.runs or (track.at[[0, -1]], track.at[:1])
-        begin, end = table.offset, table.offset + table.length
-        low = np.searchsorted(first, begin, side="right") - 1
-        counts = np.searchsorted(first, end) - low
-        run = np.arange(counts.sum()) + np.repeat(low - np.cumsum(counts) + counts, counts)
-        begin = np.maximum(first[run], np.repeat(begin, counts))
-        end = np.minimum(first[run + 1], np.repeat(end, counts))
-        file = np.full(len(run), number, np.uint32)
-        rows.append((counts, file, offset[run] + begin - first[run], end - begin))
-    counts, *extents = map(np.concatenate, zip(*rows, strict=True))
-    return RowTable(*extents) if (counts == 1).all() else Pieces(number_first(counts), *extents)
-
-
-def _join_chunks(
-    tracks: Sequence[SoundTrack], tables: Sequence[_Chunks], dtype: np.dtype[Any]
-) -> tuple[Packets, dict[str, Any]]:
-    """Join the packets of all files, and say how their codec makes samples of them."""
-    size, config = [], []
-    kinds: dict[tuple[str, str, str], int] = {}
-    for track, table in zip(tracks, tables, strict=True):
-        size.append(np.diff(track.at))
-        packings = ("pages", "primed") if track.is_paged else ("", "")
-        named = [(track.codec, track.config.hex(), packing) for packing in packings]
-        numbers = [kinds.setdefault(kind, len(kinds)) for kind in named]
-        config.append(np.where(table.is_primed, numbers[1], numbers[0]))
-    base = np.repeat(number_first(list(map(len, size)))[:-1], [len(one.begin) for one in tables])
-    columns = (np.concatenate(column) for column in zip(*(one[2:5] for one in tables), strict=True))
-    begin, end, place = columns
-    packets = Packets(
-        np.concatenate(size).astype(np.uint32),
-        np.zeros(0, np.int16),
-        begin + base,
-        end + base,
-        place,
-        np.concatenate(config).astype(np.uint32),
-    )
-    sound = {"rate": tracks[0].rate, "channels": tracks[0].channels, "dtype": dtype.str}
-    return packets, {"configs": [list(kind) for kind in kinds], **sound}

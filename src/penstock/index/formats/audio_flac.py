@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...engine.store import StoreFile
 from ...extent import Int
-from .audio_tracks import SoundTrack, check_sound, find_tags, read_whole, skip_tags
+from .media_tracks import SoundTrack, check_sound, find_tags, read_whole, skip_tags
 
 _HEAD_BYTES = 16  # the longest header
 _SIZES = np.array([0, 192, 576, 1152, 2304, 4608, 0, 0, *(256 << n for n in range(8))])

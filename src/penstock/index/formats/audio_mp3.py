@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ...engine.store import StoreFile
 from ...extent import Int
-from .audio_tracks import SoundTrack, check_sound, find_tags, read_whole, skip_tags
+from .media_tracks import SoundTrack, check_sound, find_tags, read_whole, skip_tags
 
 _KBITS_1 = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 _KBITS_2 = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...engine.store import StoreFile
 from .audio_mp3 import read_head
-from .audio_tracks import SoundTrack, check_sound
+from .media_tracks import SoundTrack, check_sound
 
 _AAC_RATES = 96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000, 7350
 _MP3_BACK = 32

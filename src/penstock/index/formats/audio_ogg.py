@@ -12,7 +12,7 @@ import struct
 import numpy as np
 
 from ...engine.store import StoreFile
-from .audio_tracks import SoundTrack, check_sound, read_whole
+from .media_tracks import SoundTrack, check_sound, read_whole
 
 _CODECS = {b"OpusHead": ("opus", 2, 19), b"\x01vorbis": ("vorbis", 3, 30)}
 """By how the first packet begins: the codec, its packets of headers, and the bytes of the first."""

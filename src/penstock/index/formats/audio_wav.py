@@ -7,7 +7,7 @@ import struct
 import numpy as np
 
 from ...engine.store import StoreFile
-from .audio_tracks import SoundTrack, check_sound
+from .media_tracks import SoundTrack, check_sound
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _KINDS = {

@@ -40,7 +40,7 @@ from ..clips import FrameTimes
 from ..rows import FrameCut, RowSpan
 from ..table import Index
 from . import mp4, options
-from .mp4_tracks import parse_film
+from .media_tracks import parse_film
 from .parquet import read_columns
 from .shards import Scan, check_below
 

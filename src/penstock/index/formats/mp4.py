@@ -1,7 +1,7 @@
 """Films: MP4 and MOV files, of which a sample is a clip, or the whole.
 
-The index is made of the files' headers (see `mp4_tracks`); no frame is decoded. In a folder, class
-sub-folders give labels, as for images. Of several tracks, the first one of video is read.
+The index is made of the files' headers (see `media_tracks`); no frame is decoded. In a folder,
+class sub-folders give labels, as for images. Of several tracks, the first one of video is read.
 
 clips   a dict; without `frames` and `seconds`, each film is one sample, of frames of its own.
 
@@ -36,16 +36,15 @@ from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
 from ..attributes import Attribute, ClipTimes
-from ..clips import ClipCut, Clips, Films, FrameTimes, Packets
+from ..clips import ClipCut, Clips, FrameTimes
 from ..fields import Codec, Field
-from ..layout import Layout, Pieces, RowTable
+from ..layout import Chunked, Layout, Packets, Pieces, RowTable
 from ..rows import FrameCut
 from ..table import Index
 from . import options
 from .audio import cut_beside
 from .audio_mp4 import parse_mp4
-from .audio_tracks import SoundTrack
-from .mp4_tracks import FilmTrack, parse_film
+from .media_tracks import FilmTrack, SoundTrack, join_chunks, parse_film
 from .shards import Scan, number_first
 from .tree import list_media
 
@@ -179,7 +178,7 @@ def _index_films(
     if largest > limits.decoded_chunk_bytes_max:
         what = f"{files.path(int(frames.argmax()))} has {int(frames.max()):,} frames of {shape}"
         raise UsageError(f"{what}, too many for one sample: give clips=dict(frames=...)")
-    layout = Films(np.arange(len(files) + 1, dtype=np.int64), films.chunks, films.packets, frames)
+    layout = Chunked(np.arange(len(files) + 1), films.chunks, packets=films.packets)
     codec = Codec("film", {**films.how, "whole": True})
     field = Field(films.name, np.dtype(np.uint8), None, codec, element=shape)
     seconds = films.times.find_seconds(np.arange(films.times.films[-1]))
@@ -212,7 +211,7 @@ class JointFilms(NamedTuple):
         """Cut the films into samples of some frames: the field, and its layout."""
         shape = cut.frames, *self.shape
         field = Field(self.name, np.dtype(np.uint8), shape, Codec("film", self.how))
-        return field, Clips(self.groups, self.chunks, cut, self.packets, self.shape)
+        return field, Clips(self.groups, self.chunks, cut, self.shape, packets=self.packets)
 
 
 def join_films(
@@ -238,61 +237,17 @@ def join_films(
                 what = f"{files.path(number)} has frames of {film.shape[1]} x {film.shape[0]}"
                 others = f"others of {shape[1]} x {shape[0]}"
                 raise UsageError(f"{what}, {others}: give a size=(height, width)")
-    told = [(film.codec, film.config.hex(), film.turns) for film in films]
-    kinds = sorted(set(told))
-    numbers = {kind: number for number, kind in enumerate(kinds)}
-    config = np.array([numbers[kind] for kind in told], np.uint32)
-    config = np.repeat(config, [len(film.frames) for film in films])
-    how["configs"] = [list(kind) for kind in kinds]
-    return JointFilms(
-        name,
-        (3, *shape) if "layout" in asked else (*shape, 3),
-        how,
-        _join_times(films),
-        number_first(np.concatenate([film.frames for film in films])),
-        _join_pieces(films, first_file),
-        _join_packets(films, config if len(kinds) > 1 else config[:1]),
-    )
+    chunks, packets, how["configs"] = join_chunks([film.chunks for film in films], first_file)
+    made = (3, *shape) if "layout" in asked else (*shape, 3)
+    groups = number_first(packets.frames)
+    return JointFilms(name, made, how, _join_times(films), groups, chunks, packets)
 
 
 def _join_times(films: Sequence[FilmTrack]) -> FrameTimes:
-    frames = number_first([int(film.frames.sum()) for film in films])
+    frames = number_first([int(film.chunks.frames.sum()) for film in films])
     runs = [film.times for film in films]
     first, start, step = np.concatenate(runs).T.copy()
     first += np.repeat(frames[:-1], [len(one) for one in runs])
     scale = np.array([film.scale for film in films], np.int64)
     end = np.array([film.end for film in films], np.int64)
     return FrameTimes(frames, scale, end, first, start, step)
-
-
-def _join_packets(
-    films: Sequence[FilmTrack], config: np.ndarray[Any, np.dtype[np.uint32]]
-) -> Packets:
-    counts = [len(film.size) for film in films]
-    base = np.repeat(number_first(counts)[:-1], [len(film.frames) for film in films])
-    shift = np.zeros(0, np.int16)
-    if any(film.shift is not None for film in films):
-        shifts = [
-            np.zeros(count, np.int16) if film.shift is None else film.shift
-            for film, count in zip(films, counts, strict=True)
-        ]
-        shift = np.concatenate(shifts)
-    return Packets(
-        np.concatenate([film.size for film in films]),
-        shift,
-        np.concatenate([film.first_packet for film in films]) + base,
-        np.concatenate([film.last_packet for film in films]) + base + 1,
-        np.concatenate([film.place for film in films]) + base,
-        config,
-    )
-
-
-def _join_pieces(films: Sequence[FilmTrack], first_file: int) -> RowTable | Pieces:
-    pieces = np.concatenate([film.pieces for film in films])
-    numbers = np.arange(first_file, first_file + len(films), dtype=np.uint32)
-    file = np.repeat(numbers, [len(film.offset) for film in films])
-    offset = np.concatenate([film.offset for film in films])
-    length = np.concatenate([film.length for film in films])
-    if (pieces == 1).all():
-        return RowTable(file, offset, length)
-    return Pieces(number_first(pieces), file, offset, length)
