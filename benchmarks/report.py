@@ -88,17 +88,17 @@ def describe_tree(record: dict[str, Any], tree: str) -> str:
     return f"{commit}, sources {record['tree']}{other}."
 
 
-def describe_commits() -> str:
-    """The commits of all records, with the names of theirs where there are several."""
+def describe_trees() -> str:
+    """The trees of all records, with the names of theirs where there are several."""
     names: dict[str, list[str]] = {}
     for section in list_sections():
-        commit = read_record(section.record)["commit"]["hash"][:7]
-        names.setdefault(commit, []).append(section.record)
+        record = read_record(section.record)
+        names.setdefault(record.get("tree", "earlier"), []).append(section.record)
     if len(names) == 1:
-        return f"All records are of commit {next(iter(names))}."
-    parts = sorted((len(of), commit, of) for commit, of in names.items())
-    listed = "; ".join(f"{commit} ({', '.join(of)})" for _, commit, of in reversed(parts))
-    return f"The records are of {len(names)} commits, and compare with caution: {listed}."
+        return f"All records are of one tree, {next(iter(names))}."
+    parts = sorted((len(of), tree, of) for tree, of in names.items())
+    listed = "; ".join(f"{tree} ({', '.join(of)})" for _, tree, of in reversed(parts))
+    return f"The records are of {len(names)} trees; compare across them with caution: {listed}."
 
 
 def describe_machine(record: dict[str, Any]) -> str:
@@ -243,7 +243,7 @@ def shortfall_lines() -> Iterator[str]:
 
 def performance_page(tree: str) -> str:
     """The whole of docs/performance.md."""
-    lines = [f"{INTRODUCTION}\n{describe_commits()}", *shortfall_lines()]
+    lines = [f"{INTRODUCTION}\n{describe_trees()}", *shortfall_lines()]
     for section in list_sections():
         lines += section_lines(section, read_record(section.record), tree)
     return "\n".join(lines) + "\n"
