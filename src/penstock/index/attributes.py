@@ -20,6 +20,7 @@ from ..errors import SidecarError, UsageError
 from ..extent import Int
 from .clips import ClipCut
 from .json_fields import Column
+from .layout import Boxes, Clips, Layout, Windows
 from .rows import RowSpan
 from .windows import Columns, Description, FileGrids, WindowGrid
 
@@ -187,53 +188,57 @@ class WindowMask(Attribute):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ClipTimes(Attribute):
-    """Times at which the frames of clips are shown; or which of them are in the film.
+class ClipValues(Attribute):
+    """Values that follow from the numbers of clips. float64: the seconds at which their frames are
+    shown, or their sound begins; bool: the frames that are in the film; int64: `rate`.
 
-    field:   number of the clips' field, with which the cut is saved.
+    layout, field:  the clips, and the number of their field, with which they are saved.
+    rate:    samples of sound in a second.
     values:  none, of the dtype and shape of one row.
     """
 
-    cut: ClipCut
-    field: int = 0
+    layout: Layout
+    field: int
+    rate: int
 
     @classmethod
-    def make(cls, name: str, cut: ClipCut, dtype: Any, field: int = 0) -> ClipTimes:
-        return cls(name, "numbers", np.empty((0, cut.frames), dtype), cut=cut, field=field)
+    def make(
+        cls, name: str, dtype: Any, layout: Layout, field: int = 0, rate: int = 1
+    ) -> ClipValues:
+        shape = (0, layout.cut.frames) if isinstance(layout, Clips) else (0,)
+        values = np.empty(shape, dtype)
+        return cls(name, "numbers", values, layout=layout, field=field, rate=rate)
 
     def _count_own(self) -> int:
-        return self.cut.count
+        return self.layout.count
 
     def _take_own(self, samples: Int) -> npt.NDArray[Any]:
-        if self.values.dtype == bool:
-            return self.cut.find_valid(samples)
-        return self._convert(self.cut.times.find_seconds(self.cut.find_frames(samples)))
+        layout, dtype = self.layout, self.values.dtype
+        if isinstance(layout, Clips) and isinstance(layout.cut, ClipCut):
+            if dtype.kind == "b":
+                return layout.cut.find_valid(samples)
+            return layout.cut.times.find_seconds(layout.cut.find_frames(samples))
+        if dtype == np.int64:
+            return self._convert(np.full(len(samples), self.rate))
+        assert isinstance(layout, Boxes | Windows)
+        seconds: npt.NDArray[np.float64] = layout.grid.find_origins(samples)[:, 1] / self.rate
+        return seconds
 
     def describe(self) -> Description:
         dtype = self.values.dtype.str
-        return {
-            "name": self.name,
-            "field": self.field,
-            "dtype": dtype,
-            **self.cut.described(),
-        }
+        return {"name": self.name, "clips_of": self.field, "dtype": dtype, "rate": self.rate}
 
     def sections(self, prefix: str) -> Columns:
         return {}
 
     def find_flaw(self, count: int) -> str | None:
-        return None if self.count == count else f"{self.name!r} is not of {count:,} clips"
-
-    @classmethod
-    def rebuild(
-        cls, described: Mapping[str, Any], sections: Mapping[str, npt.NDArray[Any]]
-    ) -> ClipTimes:
-        """Rebuild the values beside the field that the cut is saved with."""
-        field, dtype = int(described["field"]), np.dtype(str(described["dtype"]))
-        if dtype not in (np.dtype(bool), np.dtype(np.float64)):
-            raise ValueError(f"times of {dtype}")
-        cut = ClipCut.rebuild(described, f"field{field}", sections)
-        return cls.make(str(described["name"]), cut, dtype, field)
+        layout, dtypes = self.layout, "?d"
+        if isinstance(layout, Boxes | Windows) and layout.grid.files is not None:
+            dtypes = "dl"
+        elif not isinstance(layout, Clips) or not isinstance(layout.cut, ClipCut):
+            dtypes = ""
+        is_one = self.count == count and self.values.dtype.char in dtypes and self.rate > 0
+        return None if is_one else f"{self.name!r} is not of {count:,} clips"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -296,56 +301,20 @@ class SharedTexts(Attribute):
         return texts.find_flaw(len(self.ends)) if self.count == count else f"{self.name!r} is short"
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class SoundTimes(Attribute):
-    """Seconds from the start of files to windows of sound; or, as int64, the samples of a second.
-
-    grid, field:  of the windows, and the number of the field with which it is saved.
-    values:  none, of the dtype of one row.
-    """
-
-    grid: WindowGrid
-    rate: int
-    field: int = 0
-
-    @classmethod
-    def make(cls, name: str, dtype: Any, grid: WindowGrid, rate: int, field: int = 0) -> SoundTimes:
-        return cls(name, "numbers", np.empty(0, dtype), grid=grid, rate=rate, field=field)
-
-    def _count_own(self) -> int:
-        return self.grid.count
-
-    def _take_own(self, samples: Int) -> npt.NDArray[Any]:
-        if self.values.dtype == np.float64:
-            return self.grid.find_origins(samples)[:, 1] / self.rate
-        return self._convert(np.full(len(samples), self.rate))
-
-    def describe(self) -> Description:
-        own = {"name": self.name, "rate": self.rate, "dtype": self.values.dtype.str}
-        return own | {"field": self.field, "sound": self.grid.described()}
-
-    def sections(self, prefix: str) -> Columns:
-        return {}
-
-    def find_flaw(self, count: int) -> str | None:
-        is_one = self.count == count and self.rate > 0 and self.grid.files is not None
-        return None if is_one else f"{self.name!r} is not of {count:,} windows of sound"
-
-
 def rebuild_attribute(
-    described: Mapping[str, Any], prefix: str, sections: Mapping[str, npt.NDArray[Any]]
+    described: Mapping[str, Any],
+    prefix: str,
+    sections: Mapping[str, npt.NDArray[Any]],
+    layouts: Sequence[Layout],
 ) -> Attribute:
     """Rebuild a saved attribute; builtin errors if it does not fit."""
     if "window" in described:
         grid = WindowGrid.rebuild(described["window"], FileGrids.rebuild(prefix, sections))
         return WindowMask.make(str(described["name"]), grid)
-    if "sound" in described:
-        field, rate = int(described["field"]), int(described["rate"])
-        grid = WindowGrid.rebuild(described["sound"], FileGrids.rebuild(f"field{field}", sections))
-        dtype = np.dtype(str(described["dtype"]))
-        return SoundTimes.make(str(described["name"]), dtype, grid, rate, field)
-    if "clips" in described:
-        return ClipTimes.rebuild(described, sections)
+    if "clips_of" in described:
+        field, dtype = int(described["clips_of"]), np.dtype(str(described["dtype"]))
+        clips = layouts[field], field, int(described["rate"])
+        return ClipValues.make(str(described["name"]), dtype, *clips)
     dtype, kind = np.dtype(str(described["dtype"])), described["kind"]
     shape = tuple(int(n) for n in described["shape"])
     ends = sections.get(f"{prefix}.ends")

@@ -465,7 +465,7 @@ def _unpack_index(
         racy=bool(header["racy"]),
         fingerprint=str(header["fingerprint"]),
         attributes=tuple(
-            rebuild_attribute(attribute, f"attribute{number}", sections)
+            rebuild_attribute(attribute, f"attribute{number}", sections, layouts)
             for number, attribute in enumerate(header.get("attributes", ()))
         ),
     )

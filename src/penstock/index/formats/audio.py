@@ -33,7 +33,7 @@ from ...arguments import check_number, check_whole
 from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
-from ..attributes import Attribute, SoundTimes, WindowMask
+from ..attributes import Attribute, ClipValues, WindowMask
 from ..clips import ClipCut
 from ..fields import Codec, Field, Scaling
 from ..layout import Boxes, Chunked, Packets, Pieces, RowTable, Windows
@@ -167,8 +167,8 @@ def _index_clips(
     else:
         field, layout = _lay_out_windows(tracks, grid, dtype, _choose_chunk(size, stride, rate))
     attributes = (
-        SoundTimes.make("time", np.float64, grid, rate),
-        SoundTimes.make("rate", np.int64, grid, rate),
+        ClipValues.make("time", np.float64, layout, rate=rate),
+        ClipValues.make("rate", np.int64, layout, rate=rate),
         *(replace(mask, name="sound_valid") for mask in masks),
     )
     if labels is not None:
@@ -241,12 +241,12 @@ def cut_beside(
             pace,
         )
 
-    grid = make_grid(3)
+    field, layout = _lay_out_windows(tracks, make_grid(3), np.dtype("<f4"), max(1, rate // 2))
     attributes = [
-        SoundTimes.make("rate", np.int64, grid, rate, 1),
+        ClipValues.make("rate", np.int64, layout, 1, rate),
         WindowMask.make("sound_valid", make_grid(2)),
     ]
-    return _lay_out_windows(tracks, grid, np.dtype("<f4"), max(1, rate // 2)), attributes
+    return (field, layout), attributes
 
 
 def _check_short(files: Files, tracks: Sequence[SoundTrack], size: int, short: str) -> None:

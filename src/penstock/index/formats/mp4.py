@@ -35,7 +35,7 @@ from ...arguments import check_number, check_whole
 from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
-from ..attributes import Attribute, ClipTimes
+from ..attributes import Attribute, ClipValues
 from ..clips import ClipCut, Clips, FrameTimes
 from ..fields import Codec, Field
 from ..layout import Chunked, Layout, Packets, Pieces, RowTable
@@ -124,9 +124,9 @@ def build(
         return _index_films(files, sources, joint, classes, labels)
     cut = _cut_films(files, joint.times, asked)
     field, layout = joint.cut(cut)
-    attributes: list[Attribute] = [ClipTimes.make("time", cut, np.float64)]
+    attributes: list[Attribute] = [ClipValues.make("time", np.float64, layout)]
     if cut.is_padded:
-        attributes.append(ClipTimes.make("frame_valid", cut, bool))
+        attributes.append(ClipValues.make("frame_valid", bool, layout))
     columns: list[tuple[Field, Layout]] = [(field, layout)]
     if "sound" in asked:
         column, more = cut_beside(files, sounds, cut)
