@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -81,18 +82,12 @@ def convert(
     """
     started, largest = time.monotonic(), None
     others: dict[str, Any] = {"--shard-bytes": shard_bytes, "--shards": shards}
-    others |= {
-        "--shuffle": shuffle,
-        "--name": name,
-        "--keys": keys,
-        "--resize": resize,
-        "--raw": raw or None,
-    }
+    others |= {"--shuffle": shuffle, "--name": name, "--keys": keys, "--raw": raw or None}
+    others["--resize"] = resize
     if keyframes is not None:
         others |= {"--to": to, "--chunks": chunks, "--memory": memory, "--field": field}
         others |= {"--datum": datum or None}
-        for other in [*(n for n, given in others.items() if given is not None), *options]:
-            raise UsageError(f"{other} does not go with --keyframes: leave it out")
+        _refuse_others("--keyframes", others, options)
         with console.show_progress(f"Writing {destination}", "films") as progress:
             films = convert_films(
                 path, destination, keyframes, quality=quality, force=force, progress=progress
@@ -103,9 +98,7 @@ def convert(
         missing = "--to is" if to is None else "--keyframes is"
         raise UsageError(f"{missing} not given: use --to tar, or --keyframes 8 for films")
     if to == "zarr":
-        for other in [*(n for n, given in others.items() if given is not None), *options]:
-            if other != "fill":
-                raise UsageError(f"{other} does not go with --to zarr: leave it out")
+        _refuse_others("--to zarr", others, set(options) - {"fill"})
         with console.show_progress(f"Writing {destination}", "regions") as progress:
             rechunked = convert_arrays(
                 path,
@@ -142,6 +135,11 @@ def convert(
             progress=progress,
         )
     _show_converted(done, time.monotonic() - started)
+
+
+def _refuse_others(way: str, given: Mapping[str, Any], options: Iterable[str]) -> None:
+    for other in [*(name for name, value in given.items() if value is not None), *options]:
+        raise UsageError(f"{other} does not go with {way}: leave it out")
 
 
 def _parse_chunks(text: str | None) -> dict[str, int]:

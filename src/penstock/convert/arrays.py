@@ -43,13 +43,11 @@ from ..index.layout import Boxes, Windows
 from ..index.table import Index
 from ..index.windows import WindowGrid
 from .manifest import (
-    CHOICES,
     MANIFEST,
     ConversionManifest,
     check_destination,
     lock_folder,
     mismatch_error,
-    refuse_foreign_files,
 )
 
 _READ_BYTES = 64 * limits.MIB
@@ -265,14 +263,9 @@ def _take_up(
     data, stamp = (state.hexdigest() for state in states)
     options["regions"] = {one.name: list(one.region) for one in arrays}  # these are as memory is
     wanted = ConversionManifest({"path": path, "fingerprint": data, "stamp": stamp}, options)
-    present = ConversionManifest.load(folder)
-    if present is None:
-        refuse_foreign_files(folder)
-    elif force:
+    if wanted.find_present(folder, force) is not None and force:
         shutil.rmtree(folder)
         os.mkdir(folder)
-    elif different := present.describe_difference(wanted):
-        raise UsageError(f"{folder} holds a conversion {different}: {CHOICES}")
     wanted.save(folder)
 
 

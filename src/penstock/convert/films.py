@@ -32,15 +32,7 @@ from ..errors import FormatError, UsageError, missing_library
 from ..index.clips import ClipCut, Clips
 from ..loader.loader import Loader
 from .conversion import check_outside
-from .manifest import (
-    CHOICES,
-    ConversionManifest,
-    Progress,
-    describe_source,
-    lock_folder,
-    mismatch_error,
-    refuse_foreign_files,
-)
+from .manifest import ConversionManifest, Progress, describe_source, lock_folder, mismatch_error
 
 _ENCODERS: dict[str, tuple[str, int, dict[str, str]]] = {
     "h264": ("libx264", 18, {"sc_threshold": "0"}),
@@ -111,29 +103,26 @@ def convert_films(
     options = {"to": "films", "keyframes": keyframes, "quality": quality}
     wanted = ConversionManifest(describe_source(films), options)
     with lock_folder(target):
-        if (done := ConversionManifest.load(target)) is None:
-            refuse_foreign_files(target)
-        elif not force and (different := done.describe_difference(wanted)) is not None:
-            raise UsageError(f"{target} holds a conversion {different}: {CHOICES}")
-        done = wanted if done is None or force else done
+        present = wanted.find_present(target, force)
+        done = wanted if present is None or force else present
         done.save(target)
         start = len(done.shards)
         for number in range(start, len(files)):
             if progress is not None:
                 progress(number, len(files))
             name = os.path.relpath(files.path(number), base)
-            psnr = _write_film(films, number, os.path.join(target, name), keyframes, quality)
+            written = os.path.join(target, name)
+            psnr = _write_film(films, number, written, keyframes, quality)
             entry = {"name": name, "end": number + 1, "psnr": psnr}
-            done.shards.append(entry | {"bytes": os.path.getsize(os.path.join(target, name))})
+            done.shards.append(entry | {"bytes": os.path.getsize(written)})
             done.complete = number + 1 == len(files)
             done.save(target)
+    qualities = {name: _ENCODERS[name][1] if quality is None else quality for name in codecs}
     return Reencoded(
         target,
         len(files),
         len(files) - start,
-        tuple(
-            f"{name} (crf {_ENCODERS[name][1] if quality is None else quality})" for name in codecs
-        ),
+        tuple(f"{name} (crf {crf})" for name, crf in qualities.items()),
         min(float(one["psnr"]) for one in done.shards),
         int(files.size.sum()),
         sum(one["bytes"] for one in done.shards),
@@ -194,9 +183,8 @@ def _write_film(
                 os.fsync(written.fileno())
             os.replace(part, target)
     except av.FFmpegError as error:
-        raise FormatError(
-            f"{source} cannot be encoded: FFmpeg says {error}: leave it out"
-        ) from None
+        what = f"{source} cannot be encoded: FFmpeg says {error}"
+        raise FormatError(f"{what}: leave it out") from None
     finally:
         if os.path.lexists(part):
             os.unlink(part)

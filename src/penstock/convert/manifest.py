@@ -125,6 +125,16 @@ class ConversionManifest:
                 return f"with {name}={before!r}, and now {name}={asked!r} is asked"
         return None
 
+    def find_present(self, folder: str, force: bool) -> ConversionManifest | None:
+        """Find the conversion that a folder holds: None if it is empty, another one only with
+        force. UsageError if it holds anything else."""
+        present = ConversionManifest.load(folder)
+        if present is None:
+            refuse_foreign_files(folder)
+        elif not force and (different := present.describe_difference(self)) is not None:
+            raise UsageError(f"{folder} holds a conversion {different}: {CHOICES}")
+        return present
+
 
 def describe_source(source: Dataset) -> dict[str, Any]:
     """Describe which data is converted, and which state of its files: of the file table, times
@@ -197,18 +207,12 @@ class Conversion:
         """Return True if the folder holds this conversion, finished or not; False if it holds
         nothing, or, with force, after removing another conversion. UsageError if it holds anything
         else."""
-        manifest = ConversionManifest.load(folder)
-        if manifest is None:
-            refuse_foreign_files(folder)
+        present = self.manifest.find_present(folder, self.force)
+        if present is not None and self.force:
+            _remove_conversion(folder, present)
             return False
-        if self.force:
-            _remove_conversion(folder, manifest)
-            return False
-        different = manifest.describe_difference(self.manifest)
-        if different is not None:
-            raise UsageError(f"{folder} holds a conversion {different}: {CHOICES}")
-        self.manifest = manifest
-        return True
+        self.manifest = present or self.manifest
+        return present is not None
 
     def read_samples(self, start: int) -> Generator[list[StoredSample], None, None]:
         """Yield the samples from position `start` on in their stored form, batch by batch."""
