@@ -73,11 +73,11 @@ class FrameTimes:
         return frames
 
     def sections(self, prefix: str) -> Columns:
-        return {f"{prefix}.{name}": getattr(self, field) for name, field in _TIMES.items()}
+        return {f"{prefix}.times.{name}": getattr(self, name) for name in _TIMES}
 
     @classmethod
     def rebuild(cls, prefix: str, sections: Mapping[str, npt.NDArray[Any]]) -> FrameTimes:
-        return cls(*(take_column(sections, f"{prefix}.{name}", np.int64) for name in _TIMES))
+        return cls(*(take_column(sections, f"{prefix}.times.{name}", np.int64) for name in _TIMES))
 
     def find_flaw(self) -> str | None:
         films = len(self.scale)
@@ -92,14 +92,7 @@ class FrameTimes:
         return None
 
 
-_TIMES = {
-    "films": "films",
-    "films.scale": "scale",
-    "films.end": "end",
-    "times.first": "first",
-    "times.start": "start",
-    "times.step": "step",
-}
+_TIMES = ("films", "scale", "end", "first", "start", "step")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,10 +116,10 @@ class ClipCut:
     is_padded: bool
 
     @classmethod
-    def make(cls, times: FrameTimes, is_padded: bool, **how: Any) -> ClipCut:
+    def make(cls, times: FrameTimes, **how: Any) -> ClipCut:
         """Cut films into clips: as many as are whole, or have a frame."""
         films = np.arange(len(times.scale))
-        cut = cls(times, np.zeros(len(films) + 1, np.int64), is_padded=is_padded, **how)
+        cut = cls(times, np.zeros(len(films) + 1, np.int64), **how)
         spans = cut._measure_seconds(films) if cut.fps else np.diff(times.films)
         reach = (cut.frames - 1) / cut.fps if cut.fps else (cut.frames - 1) * cut.every
         counts = np.maximum(np.floor((spans - reach) / cut.stride).astype(np.int64), 0)
@@ -134,7 +127,7 @@ class ClipCut:
         last = cut.frames - 1
         counts = np.where(cut._is_within(films, counts, last), counts + 1, counts)
         counts -= (counts > 0) & ~cut._is_within(films, np.maximum(counts - 1, 0), last)
-        if is_padded:
+        if cut.is_padded:
             has_end = (counts > 0) & (
                 cut._place(films, np.maximum(counts - 1, 0))[:, last] == times.films[1:] - 1
             )
@@ -213,9 +206,8 @@ class ClipCut:
         cls, described: Mapping[str, Any], prefix: str, sections: Mapping[str, npt.NDArray[Any]]
     ) -> ClipCut:
         first = take_column(sections, f"{prefix}.clips.first", np.int64)
-        kinds, described = (int, int, float, float, bool), described["clips"]
-        how = [kind(described[name]) for kind, name in zip(kinds, _CUT, strict=True)]
-        return cls(FrameTimes.rebuild(prefix, sections), first, *how)
+        how = {name: kind(described["clips"][name]) for name, kind in _CUT.items()}
+        return cls(FrameTimes.rebuild(prefix, sections), first, **how)
 
     def find_flaw(self, films: int, frames: int) -> str | None:
         """Find a contradiction, also with the number of films and of frames."""
@@ -225,15 +217,13 @@ class ClipCut:
             return "clips are not of the films, or there are other frames"
         if min(self.frames, self.every) < 1 or not 0 < self.stride < math.inf or self.fps < 0:
             return "clips have no frames"
-        made = ClipCut.make(
-            self.times, self.is_padded, **{name: getattr(self, name) for name in _CUT[:4]}
-        )
+        made = ClipCut.make(self.times, **{name: getattr(self, name) for name in _CUT})
         if not np.array_equal(made.first, self.first) or self.count < 1:
             return "the films' first clips are not in order"
         return None
 
 
-_CUT = ("frames", "every", "fps", "stride", "is_padded")
+_CUT = {"frames": int, "every": int, "fps": float, "stride": float, "is_padded": bool}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

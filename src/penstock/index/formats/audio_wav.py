@@ -40,7 +40,14 @@ def parse_wav(source: StoreFile) -> SoundTrack:
             if size > left:
                 what = f"samples of {size:,} bytes, and {left:,} are left"
                 raise source.flaw(at, f"{what}: the file is cut, copy it again")
-            return _make_track(form, at + 8, size)
+            codec, dtype, bits, channels, rate = form
+            block = channels * bits // 8
+            frames, is_plain = size // block, np.dtype(dtype).itemsize * 8 == bits
+            start, since = np.array([0, frames]), np.zeros(1, np.int64)
+            bytes_of = at + 8 + start * block
+            return SoundTrack(
+                codec, b"", dtype, rate, channels, frames, start, bytes_of, since, is_plain=is_plain
+            )
         if kind == b"ds64" and size >= 16 <= left:
             wide_size = struct.unpack("<QQ", source.read(at + 8, 16))[1]
         elif kind == b"fmt ":
@@ -49,8 +56,8 @@ def parse_wav(source: StoreFile) -> SoundTrack:
     raise source.flaw(min(at, source.size), "no 'fmt ' with 'data' behind it: the file is damaged")
 
 
-def _parse_form(source: StoreFile, at: int, data: bytes) -> tuple[int, int, int, int]:
-    """Parse 'fmt ': the kind of numbers and their bits, the channels and the rate."""
+def _parse_form(source: StoreFile, at: int, data: bytes) -> tuple[str, str, int, int, int]:
+    """Parse 'fmt ': FFmpeg's name of the numbers, their type and bits, the channels, the rate."""
     if len(data) < 16:
         raise source.flaw(at, f"'fmt ' of {len(data)} bytes: the file is damaged")
     kind, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", data)
@@ -64,23 +71,4 @@ def _parse_form(source: StoreFile, at: int, data: bytes) -> tuple[int, int, int,
     if block != channels * bits // 8:
         what = f"{channels} channels of {bits} bits in {block} bytes"
         raise source.flaw(at, f"{what}: the file is damaged")
-    return kind, bits, channels, rate
-
-
-def _make_track(form: tuple[int, int, int, int], at: int, size: int) -> SoundTrack:
-    kind, bits, channels, rate = form
-    codec, dtype = _KINDS[kind, bits]
-    block = channels * bits // 8
-    frames = size // block
-    return SoundTrack(
-        codec,
-        b"",
-        dtype,
-        rate,
-        channels,
-        frames,
-        np.array([0, frames]),
-        np.array([at, at + frames * block]),
-        np.zeros(1, np.int64),
-        is_plain=np.dtype(dtype).itemsize * 8 == bits,
-    )
+    return *_KINDS[kind, bits], bits, channels, rate

@@ -142,7 +142,7 @@ def _cut_films(files: Files, times: FrameTimes, asked: Mapping[str, Any]) -> Cli
     """Cut films into clips; FormatError if there are none, or if a film is too short for one."""
     cut = ClipCut.make(
         times,
-        asked["short"] == "pad",
+        is_padded=asked["short"] == "pad",
         frames=asked["frames"],
         every=asked.get("every", 1),
         fps=asked.get("fps", 0.0),
