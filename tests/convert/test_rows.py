@@ -20,7 +20,7 @@ import penstock
 from penstock import limits
 from penstock.convert import convert
 from penstock.convert.manifest import MANIFEST, ConversionManifest
-from penstock.convert.rows import Columns, RowShards, plan_row_shards
+from penstock.convert.rows import Columns, RowShards
 from penstock.errors import LimitError, PenstockError, UsageError
 
 
@@ -60,7 +60,7 @@ def list_members(path: str) -> list[str]:
 
 
 def test_tar_has_the_rows_in_the_order_of_the_writers(tmp_path: Path) -> None:
-    shards = plan_row_shards(tmp_path / "out", "tar", 20_000)
+    shards = RowShards(tmp_path / "out", "tar", 20_000)
     made = write(shards, [make_table(0, 10), make_table(10, 15)], [], [make_table(25, 25)])
     assert (made.samples, made.written, made.options, made.labels) == (50, 50, {}, None)
     assert made.call == f"penstock.open({str(tmp_path / 'out')!r})"
@@ -89,7 +89,7 @@ def test_tar_has_the_rows_in_the_order_of_the_writers(tmp_path: Path) -> None:
 
 def test_tfrecord_and_records_open_by_the_call_that_is_printed(tmp_path: Path) -> None:
     table = make_table(0, 30) | {"id": np.arange(30) ** 5, "__key__": make_column(*"abc" * 10)}
-    made = write(plan_row_shards(tmp_path / "t", "tfrecord", 500), [table], [make_table(0, 0)])
+    made = write(RowShards(tmp_path / "t", "tfrecord", 500), [table], [make_table(0, 0)])
     data = eval(made.call, {"penstock": penstock})
     assert len(made.files) > 5
     assert made.files[1] == f"{tmp_path}/t/t-000001.tfrecord"
@@ -97,7 +97,7 @@ def test_tfrecord_and_records_open_by_the_call_that_is_printed(tmp_path: Path) -
     assert [data[n]["label"] for n in range(30)] == table["label"].tolist()
     for name, column in (("box", table["box"]), ("raw", make_column(*[b"ab", b"cd"] * 15))):
         path = tmp_path / name
-        made = write(plan_row_shards(path, "records", 100, "n"), [{name: column}], [{name: column}])
+        made = write(RowShards(path, "records", 100, "n"), [{name: column}], [{name: column}])
         data = eval(made.call, {"penstock": penstock})
         wanted = b"".join(np.asarray(row).tobytes() for row in column)
         assert b"".join(Path(file).read_bytes() for file in made.files) == wanted * 2
@@ -113,7 +113,7 @@ def test_attempts_that_are_repeated_or_fail_leave_nothing(tmp_path: Path) -> Non
         yield make_table(0, 20)
         raise OSError("this writer fails")
 
-    shards = plan_row_shards(tmp_path / "out", "tar", 20_000)
+    shards = RowShards(tmp_path / "out", "tar", 20_000)
     shards.begin()
     with pytest.raises(OSError, match="this writer fails"):
         shards.write(0, fail())
@@ -136,7 +136,7 @@ def test_attempts_that_are_repeated_or_fail_leave_nothing(tmp_path: Path) -> Non
 
 def test_attempts_at_once_do_not_mix(tmp_path: Path) -> None:
     """One of two attempts has other rows, begins before the other, and ends after it."""
-    shards = plan_row_shards(tmp_path / "out", "tar", 20_000)
+    shards = RowShards(tmp_path / "out", "tar", 20_000)
     done = []
 
     def be_overtaken() -> Iterator[Columns]:
@@ -153,7 +153,7 @@ def test_attempts_at_once_do_not_mix(tmp_path: Path) -> None:
 
 def test_the_destination_is_taken_by_the_first_commit(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    both = [plan_row_shards(tmp_path / "out", "tar") for _ in range(2)]
+    both = [RowShards(tmp_path / "out", "tar") for _ in range(2)]
     for shards in both:
         shards.begin()
     written = [shards.write(0, [make_table(n, 5)]) for n, shards in enumerate(both)]
@@ -170,7 +170,7 @@ def test_convert_knows_what_was_written(tmp_path: Path) -> None:
     """It refuses the folder, and by force replaces what is in it, and nothing else."""
     np.save(tmp_path / "x.npy", np.zeros((5, 3)))
     source = penstock.open(tmp_path / "x.npy")
-    write(plan_row_shards(tmp_path / "out", "tar", 10_000), [make_table(0, 30)])
+    write(RowShards(tmp_path / "out", "tar", 10_000), [make_table(0, 30)])
     with pytest.raises(UsageError, match=r"out holds a conversion of other data \(rows, now "):
         convert(source, tmp_path / "out", to="tar")
     (tmp_path / "out" / "mine").write_text("")
@@ -207,7 +207,7 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_container_cannot_hold_is_refused(name: str, tmp_path: Path) -> None:
     to, table, message = REFUSED[name]
-    shards = plan_row_shards(tmp_path / "out", to)  # type: ignore[arg-type]
+    shards = RowShards(tmp_path / "out", to)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=re.escape(message)):
         write(shards, [table])
     shards.discard()
@@ -219,17 +219,15 @@ def test_tables_that_differ_are_refused(tmp_path: Path) -> None:
     lists = {"x": np.zeros((3, 2), np.int64)}
     wanted = r"blocks of task 0 differ in columns: x \(float64\), x \(int64\): cast, fill or"
     with pytest.raises(UsageError, match=wanted):
-        write(plan_row_shards(tmp_path / "one", "tar"), [ints, floats])
+        write(RowShards(tmp_path / "one", "tar"), [ints, floats])
     with pytest.raises(UsageError, match="blocks of tasks 1 and 3 differ in columns: x .*, y "):
-        write(plan_row_shards(tmp_path / "two", "tar"), [], [ints], [], [{"y": NUMBERS}])
+        write(RowShards(tmp_path / "two", "tar"), [], [ints], [], [{"y": NUMBERS}])
     with pytest.raises(UsageError, match=r"x \(arrays of int64\), x \(int64\)"):
-        write(plan_row_shards(tmp_path / "three", "tfrecord"), [ints], [lists])
+        write(RowShards(tmp_path / "three", "tfrecord"), [ints], [lists])
     with pytest.raises(UsageError, match=r"x \(\(1,\) int64\), x \(\(2,\) int64\)"):
-        write(plan_row_shards(tmp_path / "four", "records"), [lists], [{"x": NUMBERS[:, None]}])
+        write(RowShards(tmp_path / "four", "records"), [lists], [{"x": NUMBERS[:, None]}])
     shapes = make_column(np.zeros((1, 2)), np.zeros(3))
-    made = write(
-        plan_row_shards(tmp_path / "five", "tar"), [{"x": shapes}], [{"x": np.ones(2)[:, None]}]
-    )
+    made = write(RowShards(tmp_path / "five", "tar"), [{"x": shapes}], [{"x": np.ones(2)[:, None]}])
     sizes = [np.load(io.BytesIO(penstock.open(made.path)[n]["x.npy"])).shape for n in range(4)]
     assert sizes == [(1, 2), (3,), (1,), (1,)]
 
@@ -240,16 +238,16 @@ def test_destinations_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: An
     os.symlink(tmp_path, tmp_path / "link")
     for name in ("full", "full/x", "link"):
         with pytest.raises(UsageError, match="and something is there: remove it, or name another"):
-            plan_row_shards(tmp_path / name, "tar")
+            RowShards(tmp_path / name, "tar")
     with pytest.raises(UsageError, match="path is 's3://x': write to a folder, and copy it then"):
-        plan_row_shards("s3://x", "tar")
+        RowShards("s3://x", "tar")
     with pytest.raises(UsageError, match="to is 'lmdb': use one of tar, tfrecord, records"):
-        plan_row_shards(tmp_path / "out", "lmdb")  # type: ignore[arg-type]
+        RowShards(tmp_path / "out", "lmdb")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="there are no rows to write to .*out: "):
-        write(plan_row_shards(tmp_path / "out", "tar"), [], [make_table(0, 0)])
+        write(RowShards(tmp_path / "out", "tar"), [], [make_table(0, 0)])
     monkeypatch.setattr(limits, "shards_max", 2)
     with pytest.raises(LimitError, match="limits.shards_max, 2, is reached: write larger blocks"):
-        write(plan_row_shards(tmp_path / "out", "tar", 1), [make_table(0, 3)])
+        write(RowShards(tmp_path / "out", "tar", 1), [make_table(0, 3)])
     assert not (tmp_path / "out").exists()
 
 
@@ -277,7 +275,7 @@ def test_any_division_has_every_row_once(
         table["npy"] = np.array([row[2]])
         writers[row[-1]].append(table | ({"__id__": np.array([number])} if has_ids else {}))
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
-    made = write(plan_row_shards(tmp_path / "out", "tar", shard_bytes), *writers)
+    made = write(RowShards(tmp_path / "out", "tar", shard_bytes), *writers)
     data = penstock.open(made.path, index="memory", missing="empty")
     assert made.samples == len(data) == len(rows)
     for number, row in enumerate(rows):

@@ -16,7 +16,6 @@ import secrets
 import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -45,6 +44,7 @@ Columns = Mapping[str, npt.NDArray[Any]]
 shape."""
 RowContainer = Literal["tar", "tfrecord", "records"]
 
+_BYTES = np.dtype(np.uint8)
 _CAST = "cast, fill or drop it before (map_batches, drop_columns)"
 
 
@@ -75,19 +75,28 @@ class RowParts(NamedTuple):
     entries: list[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
 class RowShards:
     """Shards that many write below `path`, in `folder` until they are committed.
 
-    Writers get copies of this. Each calls `write` once, however often it is repeated; one process
-    calls `begin` before, and `commit` or `discard` after.
+    Arguments are as those of `convert`. Writers get copies of this. Each calls `write` once,
+    however often it is repeated; one process calls `begin` before, and `commit` or `discard` after.
     """
 
-    path: str
-    folder: str
-    to: RowContainer
-    shard_bytes: int
-    name: str
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        to: RowContainer,
+        shard_bytes: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.path, self.to = check_destination("path", path), to
+        check_choice("to", to, ("tar", "tfrecord", "records"))
+        size = limits.shard_bytes_default if shard_bytes is None else shard_bytes
+        _check_free(self.path)
+        parent, last = os.path.split(self.path)
+        self.folder = os.path.join(parent, f".{last}.{secrets.token_hex(8)}.part")
+        self.shard_bytes = check_whole("shard_bytes", size)
+        self.name = choose_name(name, self.path)
 
     def begin(self) -> None:
         """Make the hidden folder of the parts."""
@@ -133,7 +142,7 @@ class RowShards:
             rows = zip(*(table[column.name] for column in written), strict=True)
             for row, (values, label_value) in enumerate(zip(rows, labels, strict=False)):
                 name = f"{number:06d}_{position:08d}" if names is None else _read_name(names[row])
-                made = tuple(_encode_row(value, self.to) for value in values)
+                made = tuple(_read_value(value) for value in values)
                 sample = recipe.store_sample(Sample(position, position, name, made, label_value))
                 if recipe.has_keys and sample.key in ("", key):
                     what = f"__key__ {name!r} of row {position:,} of task {number}"
@@ -182,22 +191,6 @@ class RowShards:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def plan_row_shards(
-    path: str | os.PathLike[str],
-    to: RowContainer,
-    shard_bytes: int | None = None,
-    name: str | None = None,
-) -> RowShards:
-    """Check where shards are to be written, and how; arguments as those of `convert`."""
-    path = check_destination("path", path)
-    check_choice("to", to, ("tar", "tfrecord", "records"))
-    size = limits.shard_bytes_default if shard_bytes is None else shard_bytes
-    _check_free(path)
-    parent, last = os.path.split(path)
-    folder = os.path.join(parent, f".{last}.{secrets.token_hex(8)}.part")
-    return RowShards(path, folder, to, check_whole("shard_bytes", size), choose_name(name, path))
-
-
 def _check_free(path: str) -> None:
     """Check that a folder may get this name: nothing has it, or an empty folder."""
     is_folder = os.path.isdir(path) and not os.path.islink(path)
@@ -236,7 +229,7 @@ def _describe_column(name: str, values: npt.NDArray[Any], to: RowContainer) -> C
     if to != "records":
         shape = () if not is_of_objects and values.ndim == 1 else None
         return Column(name, texts.get(kind) or kind.str, shape)
-    shapes = {_encode_row(row, to).shape for row in rows}
+    shapes = {_read_value(row).shape for row in rows}
     if len(shapes) > 1:
         what = f"column {name!r} has rows of different sizes, and records have one"
         raise UsageError(f"{what}: write tar or tfrecord")
@@ -250,12 +243,11 @@ def _read_name(value: Any) -> str:
     return f"{value:08d}" if isinstance(value, int | np.integer) else str(value)
 
 
-def _encode_row(value: Any, to: RowContainer) -> Any:
-    """Return the bytes of a row, or its array where the container has numbers."""
+def _read_value(value: Any) -> Any:
+    """Return a value as a recipe takes it: bytes, or an array."""
     if isinstance(value, bytes | str):
         return memoryview(value if isinstance(value, bytes) else value.encode())
-    array = np.asarray(value)
-    return memoryview(containers.encode_npy(array)) if to == "tar" else array
+    return np.asarray(value)
 
 
 def _check_same(columns: Iterable[Column], others: Iterable[Column], where: str) -> None:
@@ -280,10 +272,9 @@ def choose_row_recipe(columns: Sequence[Column], to: RowContainer) -> EncodingRe
     if to == "records":
         (only,) = columns
         return make_records_recipe(Field(only.name, np.dtype(only.kind), only.shape), None, False)
-    kinds = [one.kind if one.is_array and to == "tfrecord" else "|u1" for one in written]
     fields = tuple(
-        Field(column.name, np.dtype(kind), None)
-        for column, kind in zip(written, kinds, strict=True)
+        Field(one.name, np.dtype(one.kind), ()) if one.is_array else Field(one.name, _BYTES, None)
+        for one in written
     )
     if to == "tfrecord":
         return make_tfrecord_recipe(fields, lambda sample: sample.name, label is not None)

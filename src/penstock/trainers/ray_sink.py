@@ -10,7 +10,7 @@ import ray.data
 from ray.data.block import Block, BlockAccessor
 
 from ..convert.manifest import Converted
-from ..convert.rows import Columns, RowContainer, RowParts, plan_row_shards
+from ..convert.rows import Columns, RowContainer, RowParts, RowShards
 from ..errors import UsageError
 
 
@@ -41,7 +41,7 @@ class RaySink(ray.data.Datasink[RowParts | None]):
         shard_bytes: int | None = None,
         name: str | None = None,
     ) -> None:
-        self._shards = plan_row_shards(path, to, shard_bytes, name)
+        self._shards = RowShards(path, to, shard_bytes, name)
 
     def on_write_start(self, schema: Any = None) -> None:
         """Make a hidden folder beside the path: Ray calls this once, in the driver."""
