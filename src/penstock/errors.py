@@ -41,6 +41,9 @@ __all__ = [
     "WorkerError",
 ]
 
+import importlib
+from typing import Any
+
 
 class PenstockError(Exception):
     """Root of every exception that penstock raises on purpose."""
@@ -110,3 +113,11 @@ def say_install(packages: str, extra: str) -> str:
 def missing_library(package: str, extra: str, what: str) -> UsageError:
     """Make the error for a library that is not installed."""
     return UsageError(f"{what} needs {package}: {say_install(package, extra)}")
+
+
+def import_library(module: str, extra: str, what: str) -> Any:
+    """Import a module of a library that has the module's name; UsageError if it is not there."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise missing_library(module.partition(".")[0], extra, what) from None

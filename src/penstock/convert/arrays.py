@@ -31,7 +31,7 @@ from ..dataset.sources import locate_data
 from ..engine.atomic_file import storage_errors, sync_folder, write_all
 from ..engine.open import is_url
 from ..engine.threads import ThreadPool
-from ..errors import FormatError, MissingError, UsageError, missing_library
+from ..errors import FormatError, MissingError, UsageError, import_library
 from ..extent import Int
 from ..index.formats import hdf5, zarr
 from ..index.formats.chunk_grid import check_shape, count_cells
@@ -339,10 +339,7 @@ def _cut_chunks(values: Any, chunk: Shape) -> Iterator[tuple[list[int], Any]]:
 
 
 def _write_chunk(path: str, values: Any) -> None:
-    try:
-        import zstandard
-    except ImportError:
-        raise missing_library("zstandard", "zarr", "writing Zarr") from None
+    zstandard = import_library("zstandard", "zarr", "writing Zarr")
     coder = zstandard.ZstdCompressor(level=_ZSTD["level"], write_checksum=True)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb", buffering=0) as file:

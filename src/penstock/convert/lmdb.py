@@ -19,7 +19,7 @@ import numpy.typing as npt
 from .. import limits
 from ..engine.atomic_file import storage_errors, sync_folder
 from ..engine.storage_queue import PROCESS_QUEUE
-from ..errors import StorageError, UsageError, missing_library
+from ..errors import StorageError, UsageError, import_library
 from ..own_files import check_private_folder, open_own
 from .encoding import StoredSample
 from .manifest import (
@@ -42,11 +42,7 @@ class LmdbConversion(Conversion):
 
     def run(self) -> Converted:
         """Write the samples that are missing."""
-        try:
-            import lmdb
-        except ModuleNotFoundError:
-            raise missing_library("lmdb", "lmdb", "writing LMDB") from None
-        self._lmdb = lmdb
+        self._lmdb = lmdb = import_library("lmdb", "lmdb", "writing LMDB")
         folder, data = f"{self.path}.tmp", os.path.join(self.path, DATA)
         if os.path.lexists(self.path):
             with lock_folder(self.path):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..arguments import Path, check_path, check_whole
-from ..errors import MissingError, UsageError, missing_library
+from ..errors import MissingError, UsageError, import_library
 
 Library = Literal["tokenizers", "tiktoken"]
 
@@ -51,10 +51,7 @@ class TokenizerFile:
         path = os.path.abspath(check_path("tokenizer", given))
         if os.path.isdir(path):
             path = os.path.join(path, FILE)
-        try:
-            import tokenizers
-        except ModuleNotFoundError:
-            raise missing_library("tokenizers", "text", "encoding text") from None
+        tokenizers = import_library("tokenizers", "text", "encoding text")
         try:
             with open(path, "rb") as file:
                 data = file.read(_BYTES_MAX)
@@ -124,10 +121,7 @@ class TokenizerFile:
         """Return what `token_worker.make_encoder` needs of the tokenizer for a library."""
         if library == "tokenizers":
             return {"engine": library, "json": self.text}
-        try:
-            import tiktoken  # noqa: F401
-        except ModuleNotFoundError:
-            raise missing_library("tiktoken", "text", "encoding with tiktoken") from None
+        import_library("tiktoken", "text", "encoding with tiktoken")
         try:
             pattern, ranks, specials = derive_ranks(json.loads(self.text))
         except (ValueError, KeyError, TypeError) as error:

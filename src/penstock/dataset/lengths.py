@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..arguments import Path, check_choice, check_path
 from ..engine.store import build_storage_error
-from ..errors import DataError, FormatError, MissingError, SidecarError, UsageError, missing_library
+from ..errors import DataError, FormatError, MissingError, SidecarError, UsageError, import_library
 from ..extent import Int
 from ..index.fields import SUMS_FIELD, Field
 from ..index.layout import Chunked
@@ -331,8 +331,4 @@ class TokenCounter:
 
 
 def _import_library() -> Any:
-    try:
-        import tokenizers
-    except ModuleNotFoundError:
-        raise missing_library("tokenizers", "text", "counting tokens") from None
-    return tokenizers
+    return import_library("tokenizers", "text", "counting tokens")

@@ -23,7 +23,7 @@ from .. import limits
 from ..arguments import check_function, check_whole
 from ..engine.atomic_file import storage_errors
 from ..engine.threads import ThreadPool
-from ..errors import MissingError, SidecarError, UsageError, missing_library
+from ..errors import MissingError, SidecarError, UsageError, import_library
 from ..extent import Int
 from ..index.fields import SUMS_FIELD, Scaling
 from ..index.layout import Chunked
@@ -259,10 +259,7 @@ def normalize_fields(
     numbers = {one.name: one for one in index.fields if one.parser is None and not one.text}
     dtypes: dict[str, Any] = {"float32": np.dtype("f4")}
     if as_dtype == "bfloat16":
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise missing_library("ml_dtypes", "jax", "normalize_dtype='bfloat16'") from None
+        ml_dtypes = import_library("ml_dtypes", "jax", "normalize_dtype='bfloat16'")
         dtypes[as_dtype] = np.dtype(ml_dtypes.bfloat16)
     if as_dtype not in dtypes:
         raise UsageError(f"normalize_dtype is {as_dtype!r}: use 'float32' or 'bfloat16'")

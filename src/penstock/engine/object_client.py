@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from .. import limits
-from ..errors import ForkError, UsageError, missing_library
+from ..errors import ForkError, UsageError, import_library
 from . import threads
 
 if TYPE_CHECKING:
@@ -193,13 +193,9 @@ class Bucket:
     """
 
     def __init__(self, url: str, stall_s: float = limits.object_stall_s) -> None:
-        try:
-            import obstore
-        except ImportError:
-            raise missing_library("obstore", "cloud", url) from None
+        self._obstore = import_library("obstore", "cloud", url)
         _check_process()
         self.url = url
-        self._obstore = obstore
         self._options: dict[str, Any] = {
             "connect_timeout": timedelta(seconds=min(limits.object_connect_s, stall_s)),
             "read_timeout": timedelta(seconds=stall_s),

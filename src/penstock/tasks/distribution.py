@@ -24,7 +24,14 @@ from typing import Any
 from .. import limits
 from ..arguments import check_choice, check_whole
 from ..dataset.measuring import Progress, end_with_parent
-from ..errors import PenstockError, StorageError, UsageError, WorkerError, missing_library
+from ..errors import (
+    PenstockError,
+    StorageError,
+    UsageError,
+    WorkerError,
+    import_library,
+    missing_library,
+)
 
 Engine = Callable[[], AbstractContextManager[Executor]]
 """Function that starts an engine's executor; what it started ends with the executor's context."""
@@ -176,16 +183,13 @@ def _start_local(workers: int | None, started: ExitStack) -> Executor:
 
 
 def _start_dask(workers: int | None, started: ExitStack) -> Executor:
-    try:
-        from distributed import Client
-    except ImportError:
-        raise missing_library("distributed", "dask", "--on dask") from None
+    distributed = import_library("distributed", "dask", "--on dask")
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # what it logs is raised
     settings: dict[str, Any] = {"address": _find_cluster("DASK_SCHEDULER_ADDRESS", workers)}
     if settings["address"] is None:  # a cluster here, with the memory that a process has
         settings = {"threads_per_worker": 1, "memory_limit": 0, "dashboard_address": None}
         settings |= {} if workers is None else {"n_workers": workers}
-    client = started.enter_context(Client(set_as_default=False, **settings))
+    client = started.enter_context(distributed.Client(set_as_default=False, **settings))
     executor: Executor = client.get_executor(pure=False)  # a task that is tried again runs again
     return executor
 
@@ -205,10 +209,7 @@ def _start_mpi(workers: int | None, started: ExitStack) -> Executor:
 
 
 def _start_ray(workers: int | None, started: ExitStack) -> Executor:
-    try:
-        import ray
-    except ImportError:
-        raise missing_library("ray", "ray", "--on ray") from None
+    ray = import_library("ray", "ray", "--on ray")
     address = _find_cluster("RAY_ADDRESS", workers)
     if address is not None:  # one try of 40 s: by itself Ray tries for a quarter of an hour
         os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")

@@ -13,9 +13,10 @@ import ray.train
 from ..arguments import check_function, check_whole
 from ..errors import UsageError
 from ..loader.epoch import check_loader
-from .ray_data import RayData, RayDataConfig
-from .ray_sink import RaySink
-from .ray_source import RaySource
+from .ray_data import RayData as Data
+from .ray_data import RayDataConfig as DataConfig
+from .ray_sink import RaySink as Datasink
+from .ray_source import RaySource as Source
 
 __all__ = ["Data", "DataConfig", "Datasink", "Source", "report", "restore", "save_when_preempted"]
 
@@ -78,9 +79,3 @@ def save_when_preempted(
         if warning is not None and warning != saved:
             saved = warning
             save()
-
-
-Data = RayData
-DataConfig = RayDataConfig
-Datasink = RaySink
-Source = RaySource

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from ...errors import missing_library
+from ...errors import import_library
 from ..nested import pack_rows
 from .decompression import compute_expansion_max
 from .registry import CompressedChunk, Decoded, Packed
@@ -27,11 +27,7 @@ from .registry import CompressedChunk, Decoded, Packed
 
 @cache
 def _load_codec(compression: str) -> Any:
-    try:
-        import pyarrow
-    except ModuleNotFoundError:
-        raise missing_library("pyarrow", "parquet", "compressed Arrow data") from None
-    return pyarrow.Codec(compression)
+    return import_library("pyarrow", "parquet", "compressed Arrow data").Codec(compression)
 
 
 def decompress_buffer(

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from ...errors import UsageError, missing_library
+from ...errors import UsageError, import_library
 from .decompression import METHODS, decompress
 from .registry import CompressedChunk, Decoded
 
@@ -126,10 +126,7 @@ def decode_zarr(options: Mapping[str, Any], compressed: CompressedChunk) -> Deco
 def _undo_codec(config: Mapping[str, Any], data: Any) -> Any:
     """Undo one codec."""
     check_codec(config)
-    try:
-        import numcodecs
-    except ModuleNotFoundError:
-        raise missing_library("numcodecs", "zarr", "compressed Zarr data") from None
+    numcodecs = import_library("numcodecs", "zarr", "compressed Zarr data")
     try:
         return numcodecs.get_codec(dict(config)).decode(data)
     except Exception as error:  # each codec has errors of its own for bytes that are damaged
@@ -337,11 +334,8 @@ def _check_fletcher32(data: memoryview) -> memoryview:
 def _decode_with_h5py(
     variant: Mapping[str, Any], compressed: CompressedChunk, masks: Mapping[int, int]
 ) -> npt.NDArray[Any]:
-    try:
-        import h5py
-    except ModuleNotFoundError:
-        what = "an HDF5 filter other than deflate, shuffle and fletcher32"
-        raise missing_library("h5py", "hdf5", what) from None
+    what = "an HDF5 filter other than deflate, shuffle and fletcher32"
+    h5py = import_library("h5py", "hdf5", what)
     dtype, chunk = np.dtype(variant["dtype"]), tuple(variant["chunk"])
     shape = (compressed.samples, *variant["shape"])
     if math.prod(shape) * dtype.itemsize > limits.decoded_chunk_bytes_max:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ... import limits
 from ..._core import walk_jsonl
-from ...errors import missing_library
+from ...errors import import_library
 from .registry import CompressedChunk, Decoded, Packed
 
 _zlib: Any = zlib
@@ -91,11 +91,7 @@ def _make_lzma(size_max: int, settings: Mapping[str, Any]) -> lzma.LZMADecompres
 @cache
 def load_zstandard() -> Any:
     """Load the library of Zstandard; UsageError if it is not installed."""
-    try:
-        import zstandard
-    except ModuleNotFoundError:
-        raise missing_library("zstandard", "zstd", "data compressed by Zstandard") from None
-    return zstandard
+    return import_library("zstandard", "zstd", "data compressed by Zstandard")
 
 
 def _decompress_frame(data: memoryview, size_max: int) -> bytes:
