@@ -74,26 +74,20 @@ def write_script(
     """
     each = -(-len(tasks) // _find_array_max())
     shares = [tasks[first : first + each] for first in range(0, len(tasks), each)]
-    lines = [_join(share) for share in shares]
-    log = os.path.join(plan.folder, "slurm-%A_%a.out")
     directives = [
         f"--job-name=penstock-{plan.about['what']}",
         f"--array=0-{len(shares) - 1}",
-        f"--output={shlex.quote(log)}",
+        f"--output={shlex.quote(os.path.join(plan.folder, 'slurm-%A_%a.out'))}",
         "--signal=B:USR1@60",  # a minute before the limit of time: the task at hand is finished
         *options,
     ]
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *(f"#SBATCH {directive}" for directive in directives),
-            f"# {len(tasks):,} of {len(plan):,} tasks of {plan.folder}; what is done is not again",
-            f"SHARES=({' '.join(lines)})",
-            f"exec {shlex.join([*command, 'work', plan.folder])} "
-            '--tasks "${SHARES[$SLURM_ARRAY_TASK_ID]}"',
-            "",
-        ]
-    )
+    head = "\n".join(f"#SBATCH {directive}" for directive in directives)
+    return f"""#!/bin/bash
+{head}
+# {len(tasks):,} of {len(plan):,} tasks of {plan.folder}; what is done is not again
+SHARES=({" ".join(map(_join, shares))})
+exec {shlex.join([*command, "work", plan.folder])} --tasks "${{SHARES[$SLURM_ARRAY_TASK_ID]}}"
+"""
 
 
 def submit_script(script: str) -> str:

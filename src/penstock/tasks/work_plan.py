@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
@@ -40,7 +39,7 @@ from ..index.sidecar import read_sidecar, write_sidecar
 from .distribution import Engine, spread
 
 PLAN, PARTS = "plan.penstock", "parts"
-_FORMAT = "work-plan-1"
+_FORMAT = "work-plan-2"
 _DIGEST_BYTES = 16
 _KINDS = {
     "index": "index_work.IndexWork",
@@ -143,16 +142,15 @@ def plan_work(
         what = f"{folder} holds a plan with {difference}"
         raise UsageError(f"{what}: use another folder, or remove this one")
     tasks = _load_kind(what).plan(about, folder, before, progress)
-    root = json.dumps(about, sort_keys=True).encode()
-    digest = functools.partial(
-        hashlib.blake2b, key=hashlib.blake2b(root).digest(), digest_size=_DIGEST_BYTES
-    )
-    named = np.frombuffer(b"".join(digest(state).digest() for state in tasks.states), np.uint8)
-    header = {"format": _FORMAT, "about": about, "labels": tasks.labels, "kept": tasks.header}
+    key = hashlib.blake2b(json.dumps(about, sort_keys=True).encode()).digest()
+    named = functools.partial(hashlib.blake2b, key=key, digest_size=_DIGEST_BYTES)
+    parts = [named(state).hexdigest() for state in tasks.states]
+    header = {"format": _FORMAT, "about": about, "labels": tasks.labels, "parts": parts}
     with storage_errors(folder):
         os.makedirs(os.path.join(folder, PARTS), exist_ok=True)
         path = os.path.join(folder, PLAN)
-        write_sidecar(path, header, {**tasks.sections, "bounds": tasks.bounds, "digests": named})
+        sections = {**tasks.sections, "bounds": tasks.bounds}
+        write_sidecar(path, {**header, "kept": tasks.header}, sections)
     return WorkPlan.load(folder)
 
 
@@ -162,13 +160,14 @@ class WorkPlan:
 
     about:     what is to be done, with which data and by which penstock.
     kept:      what the kind of work keeps, and `sections` its arrays.
-    labels:    of each task, what it is of.
+    labels:    of each task, what it is of, and `parts` the name of its part.
     """
 
     folder: str
     about: dict[str, Any]
     kept: dict[str, Any]
     labels: list[str]
+    parts: list[str]
     sections: Sections
 
     @classmethod
@@ -180,8 +179,8 @@ class WorkPlan:
         header, sections = _read_file(path, True, missing, "make the plan again")
         if header.get("format") != _FORMAT:
             raise SidecarError(f"{path} is no plan of work: make the plan again")
-        about, labels = dict(header["about"]), list(header["labels"])
-        return cls(folder, about, dict(header["kept"]), labels, sections)
+        about, kept, labels, parts = (header[n] for n in ("about", "kept", "labels", "parts"))
+        return cls(folder, about, kept, labels, parts, sections)
 
     def __len__(self) -> int:
         """Number of tasks."""
@@ -193,16 +192,14 @@ class WorkPlan:
 
     def find_part(self, task: int) -> str:
         """The path of a task's part, there or not."""
-        digests = self.sections["digests"].reshape(-1, _DIGEST_BYTES)
-        return os.path.join(self.folder, PARTS, digests[task].tobytes().hex())
+        return os.path.join(self.folder, PARTS, self.parts[task])
 
     def list_missing(self) -> list[int]:
         """List the tasks whose parts are not there."""
         present: set[str] = set()
         with contextlib.suppress(FileNotFoundError):
             present.update(os.listdir(os.path.join(self.folder, PARTS)))
-        paths = map(self.find_part, range(len(self)))
-        return [task for task, path in enumerate(paths) if os.path.basename(path) not in present]
+        return [task for task, part in enumerate(self.parts) if part not in present]
 
     def do(self, task: int) -> bool:
         """Do a task; False if its part is there. Killed at any time, nothing half-written stays.
