@@ -393,7 +393,7 @@ def moved_row(job: Job, epochs: Sequence[Epoch]) -> Row:
     """The part of the batches that came from peers, in epochs without storage."""
     total = sum(epoch.samples for epoch in epochs) * RECORD_BYTES
     moved = sum(epoch.peer_bytes for epoch in epochs) / total
-    expected = remote_share(job.batch * job.ranks, job.hosts)
+    expected = float(remote_share(job.batch * job.ranks, job.hosts))
     name = f"from peers, {job.hosts} hosts, batch {job.batch} / formula"
     finite = math.sqrt(1 - job.batch * job.world / epochs[0].samples)
     note = f"bytes of a live run; so few samples move about {finite:.2f} of the formula"
