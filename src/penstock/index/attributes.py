@@ -18,10 +18,9 @@ import numpy.typing as npt
 
 from ..errors import SidecarError, UsageError
 from ..extent import Int
-from .clips import ClipCut
+from .clips import ClipCut, RowSpan
 from .json_fields import Column
 from .layout import Boxes, Clips, Layout, Windows
-from .rows import RowSpan
 from .windows import Columns, Description, FileGrids, WindowGrid
 
 AttributeKind = Literal["numbers", "text", "json"]

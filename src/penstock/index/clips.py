@@ -1,10 +1,12 @@
-"""Clips of films: a few frames each, a function of their number.
+"""Clips of films: a few frames each, a function of their number; by time, or by rows of a table.
 
 The frames of all films are numbered one film after the other, in the sequence in which they are
 shown. No table of clips is made: of 10^9 of them an index is as small as of one.
 
     FrameTimes   when frames are shown.
     ClipCut      which frames each clip has.
+    RowSpan      rows at some distances from each row of a table, within its episode.
+    FrameCut     which frames these rows have in the films of a camera.
     Clips        the layout: windows over frames, whose compressed chunks are groups of pictures.
 """
 
@@ -20,7 +22,6 @@ import numpy.typing as npt
 
 from ..extent import Files, Int
 from .chunked import Chunked, Windowed
-from .rows import FrameCut
 from .windows import Columns, Description, take_column
 
 
@@ -120,7 +121,7 @@ class ClipCut:
         """Cut films into clips: as many as are whole, or have a frame."""
         films = np.arange(len(times.scale))
         cut = cls(times, np.zeros(len(films) + 1, np.int64), **how)
-        spans = cut._measure_seconds(films) if cut.fps else np.diff(times.films)
+        spans = cut._find_length(films) / (times.scale if cut.fps else 1)
         reach = (cut.frames - 1) / cut.fps if cut.fps else (cut.frames - 1) * cut.every
         counts = np.maximum(np.floor((spans - reach) / cut.stride).astype(np.int64), 0)
         # The division is of rounded numbers: what `_is_within` says counts.
@@ -160,40 +161,37 @@ class ClipCut:
         numbers, places = (clips - self.first[films])[:, None], np.arange(self.frames)
         return self._is_within(films[:, None], numbers, places)
 
-    def _measure_seconds(self, films: Int) -> npt.NDArray[np.float64]:
-        times = self.times
-        seconds: npt.NDArray[np.float64] = (
-            times.end[films] - times.find_ticks(times.films[films])
-        ) / times.scale[films]
-        return seconds
+    def _find_length(self, films: Int) -> Int:
+        """Return the length of films: in frames, or with `fps` in ticks."""
+        times, first = self.times, self.times.films[films]
+        end = times.end[films] if self.fps else times.films[films + 1]
+        length: Int = end - (times.find_ticks(first) if self.fps else first)
+        return length
 
-    def _find_ticks(self, films: Int, clips: Int, places: Any) -> Int:
-        """Return the ticks of places in clips of films, from each film's first frame on."""
+    def _locate(self, films: Int, clips: Int, places: Any) -> Int:
+        """Locate places in clips of films, in frames or ticks from each film's first frame on."""
+        if not self.fps:
+            frames: Int = clips * int(self.stride) + places * self.every
+            return frames
         seconds = clips * self.stride + places / self.fps
         ticks: Int = np.floor(seconds * self.times.scale[films] + 0.5).astype(np.int64)
         return ticks
 
     def _is_within(self, films: Int, clips: Int, places: Any) -> npt.NDArray[np.bool_]:
         """Return whether a film has a frame for a place in a clip."""
-        times = self.times
-        within: npt.NDArray[np.bool_]
-        if self.fps:
-            length = times.end[films] - times.find_ticks(times.films[films])
-            within = self._find_ticks(films, clips, places) < length
-        else:
-            frames = times.films[films + 1] - times.films[films]
-            within = clips * int(self.stride) + places * self.every < frames
+        length = self._find_length(films)
+        within: npt.NDArray[np.bool_] = self._locate(films, clips, places) < length
         return within
 
     def _place(self, films: Int, clips: Int) -> Int:
         """Return the frames of clips by their numbers within films."""
-        times, places = self.times, np.arange(self.frames)
-        films, clips = films[:, None], clips[:, None]
+        times, films = self.times, films[:, None]
+        passed = self._locate(films, clips[:, None], np.arange(self.frames))
+        first: Int = times.films[films]
         if self.fps:
-            ticks = self._find_ticks(films, clips, places) + times.find_ticks(times.films[films])
-            return times.find_frames(films, ticks)
-        frames: Int = times.films[films] + clips * int(self.stride) + places * self.every
-        return np.minimum(frames, times.films[films + 1] - 1)
+            return times.find_frames(films, passed + times.find_ticks(first))
+        frames: Int = np.minimum(first + passed, times.films[films + 1] - 1)
+        return frames
 
     def described(self) -> Description:
         return {"clips": {name: getattr(self, name) for name in _CUT}}
@@ -224,6 +222,132 @@ class ClipCut:
 
 
 _CUT = {"frames": int, "every": int, "fps": float, "stride": float, "is_padded": bool}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowSpan:
+    """Rows at some distances from each row. In place of those outside its episode there is the
+    episode's first or last one.
+
+    first:    int64 (episodes + 1,), number of each episode's first row; the last is the count.
+    offsets:  the distances, ascending.
+    """
+
+    first: Int
+    offsets: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return int(self.first[-1])
+
+    def find_episodes(self, rows: Int) -> Int:
+        """Return the numbers of the episodes of rows."""
+        episodes: Int = np.searchsorted(self.first, rows, side="right") - 1
+        return episodes
+
+    def find_rows(self, rows: Int) -> Int:
+        """Return the rows around rows, int64 (rows, offsets), ascending."""
+        around, begin, end = self._find_around(rows)
+        return np.clip(around, begin, end - 1)
+
+    def find_outside(self, rows: Int) -> npt.NDArray[np.bool_]:
+        """Return which of the rows around rows are outside the episode."""
+        around, begin, end = self._find_around(rows)
+        return (around < begin) | (around >= end)
+
+    def _find_around(self, rows: Int) -> tuple[Int, Int, Int]:
+        """Return the rows around rows wherever they are, and each episode's first and end."""
+        episodes = self.find_episodes(rows)[:, None]
+        around = rows[:, None] + np.array(self.offsets, np.int64)
+        return around, self.first[episodes], self.first[episodes + 1]
+
+    def described(self) -> Description:
+        return {"offsets": self.offsets}
+
+    def sections(self, prefix: str) -> Columns:
+        return {f"{prefix}.episodes": self.first}
+
+    @classmethod
+    def rebuild(
+        cls, described: Mapping[str, Any], prefix: str, sections: Mapping[str, npt.NDArray[Any]]
+    ) -> RowSpan:
+        first = take_column(sections, f"{prefix}.episodes", np.int64)
+        return cls(first, tuple(map(int, described["offsets"])))
+
+    def find_flaw(self) -> str | None:
+        if len(self.first) < 2 or self.first[0] != 0 or (np.diff(self.first) < 1).any():
+            return "the episodes' first rows are not in order"
+        if not self.offsets or any(np.diff(self.offsets) < 0):
+            return "rows around a row are not in order"
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameCut:
+    """Frames of the rows around each row, in the films of a camera, one film after the other.
+
+    first, frame:  int64 (runs,): the row at which frames begin to follow each other, as the rows
+                   do, and its frame.
+    """
+
+    span: RowSpan
+    first: Int
+    frame: Int
+
+    @classmethod
+    def make(cls, span: RowSpan, frames: Int) -> FrameCut:
+        """Make the cut of the frame of each row."""
+        first = np.flatnonzero(np.diff(frames, prepend=frames[0] - 2) != 1)
+        return cls(span, first, frames[first])
+
+    @property
+    def count(self) -> int:
+        return self.span.count
+
+    @property
+    def frames(self) -> int:
+        """Frames of each row."""
+        return len(self.span.offsets)
+
+    def find_frames(self, rows: Int) -> Int:
+        """Return the frames of rows, int64 (rows, frames)."""
+        around = self.span.find_rows(rows)
+        run = np.searchsorted(self.first, around, side="right") - 1
+        frames: Int = self.frame[run] + (around - self.first[run])
+        return frames
+
+    def name_origins(self, rows: Int) -> dict[str, Int]:
+        """Return the number of each row's episode among those that are read, and its row there."""
+        episodes = self.span.find_episodes(rows)
+        return {"episode": episodes, "row": rows - self.span.first[episodes]}
+
+    def described(self) -> Description:
+        return {"rows": self.span.described()}
+
+    def sections(self, prefix: str) -> Columns:
+        runs = {f"{prefix}.runs.first": self.first, f"{prefix}.runs.frame": self.frame}
+        return self.span.sections(prefix) | runs
+
+    @classmethod
+    def rebuild(
+        cls, described: Mapping[str, Any], prefix: str, sections: Mapping[str, npt.NDArray[Any]]
+    ) -> FrameCut:
+        runs = (take_column(sections, f"{prefix}.runs.{n}", np.int64) for n in ("first", "frame"))
+        return cls(RowSpan.rebuild(described["rows"], prefix, sections), *runs)
+
+    def find_flaw(self, films: int, frames: int) -> str | None:
+        """Find a contradiction, also with the number of frames; any number of films will do."""
+        if flaw := self.span.find_flaw():
+            return flaw
+        if len(self.first) != len(self.frame) or not len(self.first) or self.first[0] != 0:
+            return "runs of frames do not begin at the first row"
+        lengths = np.diff(self.first, append=self.count)
+        if (lengths < 1).any() or (self.frame < 0).any() or (self.frame + lengths > frames).any():
+            return "runs of frames are not in order, or not in the films"
+        last = self.frame[:-1] + lengths[:-1] - 1
+        if ((self.frame[1:] < last) & ~np.isin(self.first[1:], self.span.first)).any():
+            return "frames of an episode are not in order"
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,17 +22,15 @@ and `rate`, the samples of a second.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ...arguments import check_number, check_whole
 from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
-from ...extent import Files, Int, Names
+from ...extent import Files, Int
 from ..attributes import Attribute, ClipValues, WindowMask
 from ..clips import ClipCut
 from ..fields import Codec, Field, Scaling
@@ -51,8 +49,6 @@ from .shards import Scan
 from .tree import MediaFiles, list_media
 from .windowing import ArrayPart, WindowRequest, cut_windows, join_parts
 
-_KNOWN = ("frames", "seconds", "stride", "short")
-
 
 def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
@@ -61,26 +57,16 @@ def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_clips(name: str, value: Any) -> dict[str, Any] | None:
-    if not isinstance(value, Mapping) or not set(value) <= {*_KNOWN}:
-        named = f" {sorted(set(value) - {*_KNOWN})[0]!r}" if isinstance(value, Mapping) else ""
-        what = f"{name} is {value!r:.100}{': sound has no' * bool(named)}{named}"
-        raise UsageError(f"{what}: give a dict of {', '.join(_KNOWN)}")
-    given = {key: one for key, one in value.items() if one is not None}
-    units = [unit for unit in ("frames", "seconds") if unit in given]
-    if not units and not given:
+    checks = {"frames": options.whole(1, 1 << 40), "seconds": options.number(1e-6, 1e9)}
+    more = {"stride": options.STRIDE, "short": options.SHORT}
+    given = options.check_keys(name, value, "sound", **checks, **more)
+    if not given:
         return None
+    units = [unit for unit in checks if unit in given]
     if len(units) != 1:
         raise UsageError(f"{name} is {dict(value)!r:.100}: give frames= or seconds=")
-    clips: dict[str, Any] = {}
-    for key in (units[0], "stride"):
-        one = given.get(key, given[units[0]])
-        clips[key] = (
-            check_whole(f"{name}: {key}", one, 1, 1 << 40)
-            if units == ["frames"]
-            else float(check_number(f"{name}: {key}", one, least=1e-6, most=1e9))
-        )
-    short = options.one_of("skip", "pad", "error", is_kept=True)
-    return clips | {"short": short(f"{name}: short", given.get("short", "skip"))}
+    given["stride"] = checks[units[0]](f"{name}: stride", given.get("stride", given[units[0]]))
+    return {"short": "skip"} | given
 
 
 def build(
@@ -144,17 +130,19 @@ def _index_clips(
     listed: MediaFiles, tracks: Sequence[SoundTrack], asked: Mapping[str, Any]
 ) -> Index:
     """Make the index of clips of files."""
-    files, sources, classes, labels = listed
     rate, channels = tracks[0].rate, tracks[0].channels
     unit = rate if "seconds" in asked else 1
     length = asked["seconds" if "seconds" in asked else "frames"]
     size, stride = (max(1, round(one * unit)) for one in (length, asked["stride"]))
-    _check_short(files, tracks, size, asked["short"])
+    frames = np.array([track.frames for track in tracks], np.int64)
+    if asked["short"] != "pad":
+        listed.check_short(frames < size, frames, "samples", f"{size:,}", asked["short"])
     dtype = _find_dtype(tracks)
     fill = "80" if dtype == np.uint8 else bytes(dtype.itemsize).hex()
+    axes = ("frame", "channel")
     parts = [
-        ArrayPart(files.path(number), (track.frames, channels), ("frame", "channel"), dtype, fill)
-        for number, track in enumerate(tracks)
+        ArrayPart(listed.files.path(number), (length, channels), axes, dtype, fill)
+        for number, length in enumerate(frames.tolist())
     ]
     drop = "pad" if asked["short"] == "pad" else "partial"
     request = WindowRequest({"frame": size}, {"frame": stride}, drop=drop, sample="file")
@@ -171,12 +159,8 @@ def _index_clips(
         ClipValues.make("rate", np.int64, layout, rate=rate),
         *(replace(mask, name="sound_valid") for mask in masks),
     )
-    if labels is not None:
-        assert grid.files is not None
-        labels = np.repeat(labels, np.diff(grid.files.first))
-    return Index(
-        "audio", files, (field,), (layout,), sources, classes, labels, attributes=attributes
-    )
+    assert grid.files is not None
+    return listed.make_index("audio", [(field, layout)], attributes, grid.files.first)
 
 
 def _lay_out_windows(
@@ -249,21 +233,6 @@ def cut_beside(
     return (field, layout), attributes
 
 
-def _check_short(files: Files, tracks: Sequence[SoundTrack], size: int, short: str) -> None:
-    """Check that files are as long as a clip; FormatError if none is, or one may not be shorter."""
-    lengths = np.array([track.frames for track in tracks])
-    less = np.flatnonzero(lengths < size)
-    if not len(less) or short == "pad":
-        return
-    what = f"{files.path(int(less[0]))} has {int(lengths[less[0]]):,} samples"
-    what = f"{what}, fewer than a clip of {size:,}"
-    if short == "error" or len(less) == len(files):
-        raise FormatError(f"{what}: give shorter clips, or short='pad' or 'skip'")
-    if len(less) > 1:
-        what = f"{what}, and {len(less) - 1:,} files more are as short"
-    warnings.warn(f"{what}: they are left out", RuntimeWarning, stacklevel=2)
-
-
 def _choose_chunk(size: int, stride: int, rate: int) -> int:
     """Choose the samples of a chunk: those that clips have in common, where they are not few."""
     common = math.gcd(size, stride)
@@ -283,7 +252,6 @@ def _is_plain(tracks: Sequence[SoundTrack], dtype: np.dtype[Any]) -> bool:
 
 def _index_files(listed: MediaFiles, tracks: Sequence[SoundTrack]) -> Index:
     """Make the index of whole files."""
-    files, sources, classes, labels = listed
     frames = np.array([track.frames for track in tracks], np.int64)
     dtype, channels = _find_dtype(tracks), tracks[0].channels
     layout: RowTable | Chunked
@@ -296,7 +264,4 @@ def _index_files(listed: MediaFiles, tracks: Sequence[SoundTrack]) -> Index:
         codec = Codec("sound", {**how, "whole": True})
     field = Field("sound", dtype, None, codec, element=(channels,))
     rate = Attribute("rate", "numbers", np.full(len(tracks), tracks[0].rate, np.int64))
-    names = Names(files.names, files.ends)
-    return Index(
-        "audio", files, (field,), (layout,), sources, classes, labels, names, attributes=(rate,)
-    )
+    return listed.make_index("audio", [(field, layout)], [rate])

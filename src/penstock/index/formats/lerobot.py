@@ -36,8 +36,7 @@ from ...engine.store import Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, Int, joined, unseen
 from ..attributes import Attribute, RowValues, SharedTexts, make_texts
-from ..clips import FrameTimes
-from ..rows import FrameCut, RowSpan
+from ..clips import FrameCut, FrameTimes, RowSpan
 from ..table import Index
 from . import mp4, options
 from .media_tracks import parse_film
@@ -67,7 +66,7 @@ def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return options.normalize(
         given,
         delta_timestamps=_check_deltas,
-        tolerance_s=lambda name, value: check_number(name, value, most=1e3),
+        tolerance_s=options.number(0, 1e3),
         episodes=_check_episodes,
         fields=options.FIELDS,
         size=mp4.check_size,

@@ -24,32 +24,29 @@ and `rate`, the samples of a second.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import limits
-from ...arguments import check_number, check_whole
+from ...arguments import check_whole
 from ...engine.store import StoreFile
-from ...errors import FormatError, UsageError
-from ...extent import Files, Int, Names
+from ...errors import UsageError
+from ...extent import Files, Int
 from ..attributes import Attribute, ClipValues
-from ..clips import ClipCut, Clips, FrameTimes
+from ..clips import ClipCut, Clips, FrameCut, FrameTimes
 from ..fields import Codec, Field
 from ..layout import Chunked, Layout, Packets, Pieces, RowTable
-from ..rows import FrameCut
 from ..table import Index
 from . import options
 from .audio import cut_beside
 from .audio_mp4 import parse_mp4
 from .media_tracks import FilmTrack, SoundTrack, join_chunks, parse_film
 from .shards import Scan, number_first
-from .tree import list_media
+from .tree import MediaFiles, list_media
 
 ENDINGS = (".mp4", ".m4v", ".mov")
-_KNOWN = ("frames", "every", "seconds", "fps", "stride", "short", "size", "layout", "sound")
 
 
 def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,45 +56,27 @@ def normalize_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_clips(name: str, value: Any) -> dict[str, Any] | None:
     """Check the clips that are asked for, and return all that they are made of."""
-    if not isinstance(value, Mapping) or not set(value) <= {*_KNOWN}:
-        named = f" {sorted(set(value) - {*_KNOWN})[0]!r}" if isinstance(value, Mapping) else ""
-        what = f"{name} is {value!r:.100}{': it has no' * bool(named)}{named}"
-        raise UsageError(f"{what}: give a dict of {', '.join(_KNOWN)}")
-    given = {key: one for key, one in value.items() if one is not None}
-    short = options.one_of("skip", "pad", "error", is_kept=True)
-    layout = options.one_of("hwc", "chw")
-    clips: dict[str, Any] = {}
-    if "frames" in given and "seconds" not in given and "fps" not in given:
-        most = limits.film_frames_max
-        clips["frames"] = check_whole(f"{name}: frames", given["frames"], 1, most)
-        clips["every"] = check_whole(f"{name}: every", given.get("every", 1), 1, most)
-        stride = given.get("stride", clips["frames"] * clips["every"])
-        clips["stride"] = check_whole(f"{name}: stride", stride, 1, most)
-    elif "seconds" in given and "fps" in given and not {"frames", "every"} & given.keys():
-        seconds = check_number(f"{name}: seconds", given["seconds"], least=1e-6, most=1e6)
-        fps = check_number(f"{name}: fps", given["fps"], least=1e-6, most=1e6)
+    given = options.check_keys(name, value, "it", **_CHECKS)
+    clips = {key: given.pop(key) for key in ("sound", "size", "layout") if key in given}
+    units = given.keys() - {"stride", "short"}
+    if "frames" in units and units <= {"frames", "every"}:
+        every = given.setdefault("every", 1)
+        stride = given.get("stride", given["frames"] * every)
+        given["stride"] = _CHECKS["every"](f"{name}: stride", stride)
+    elif units == {"seconds", "fps"}:
+        seconds, fps = given.pop("seconds"), given["fps"]
         frames = round(seconds * fps)
         if frames < 1 or abs(frames - seconds * fps) > 1e-6 * frames:
             what = f"{name}: {seconds:g} seconds have {seconds * fps:g} frames at fps={fps:g}"
             raise UsageError(f"{what}: let it be a whole number")
-        stride = check_number(f"{name}: stride", given.get("stride", seconds), least=1e-6, most=1e9)
-        clips |= {"frames": frames, "fps": float(fps), "stride": float(stride)}
-    elif {"frames", "every", "seconds", "fps", "stride", "short"} & given.keys():
+        stride = options.number(1e-6, 1e9)(f"{name}: stride", given.get("stride", seconds))
+        given |= {"frames": frames, "stride": stride}
+    elif given:
         what = f"{name} is {dict(value)!r:.100}"
         raise UsageError(f"{what}: give frames= (and every=), or seconds= and fps=")
-    if clips:
-        clips["short"] = short(f"{name}: short", given.get("short", "skip"))
-    if given.get("sound", False) is not False:
-        if given["sound"] is not True:
-            raise UsageError(f"{name}: sound is {given['sound']!r:.60}: give True, or leave it out")
-        if "fps" not in clips:
-            raise UsageError(f"{name}: sound=True needs seconds= and fps=, in place of frames=")
-        clips["sound"] = True
-    if (size := given.get("size")) is not None:
-        clips["size"] = check_size(f"{name}: size", size)
-    if layout(f"{name}: layout", given.get("layout", "hwc")) is not None:
-        clips["layout"] = "chw"
-    return clips or None
+    if "sound" in clips and "fps" not in given:
+        raise UsageError(f"{name}: sound=True needs seconds= and fps=, in place of frames=")
+    return clips | ({"short": "skip"} | given if given else {}) or None
 
 
 def check_size(name: str, value: Any) -> list[int]:
@@ -107,38 +86,48 @@ def check_size(name: str, value: Any) -> list[int]:
     return [check_whole(name, one, 1, 1 << 15) for one in value]
 
 
+_CHECKS: dict[str, options.Check] = {
+    "frames": options.whole(1, limits.film_frames_max),
+    "every": options.whole(1, limits.film_frames_max),
+    "seconds": options.number(1e-6, 1e6),
+    "fps": options.number(1e-6, 1e6),
+    "stride": options.STRIDE,
+    "short": options.SHORT,
+    "size": check_size,
+    "layout": options.one_of("hwc", "chw"),
+    "sound": options.one_of(False, True),
+}
+
+
 def build(
     scan: Scan, clips: Mapping[str, Any] | None = None, extensions: Sequence[str] = ()
 ) -> Index:
     """The index of the clips of all films, one film after the other; or of the films."""
     asked = dict(clips or {})
-    files, sources, classes, labels = list_media(scan, extensions or ENDINGS)
+    listed = list_media(scan, extensions or ENDINGS)
 
     def parse(_: int, source: StoreFile) -> tuple[FilmTrack, SoundTrack | None]:
         sound = parse_mp4(source) if "sound" in asked else None
         return parse_film(source, is_one_group="frames" not in asked), sound
 
-    films, sounds = zip(*scan.parse(files, parse), strict=True)
-    joint = join_films("frames", files, films, asked)
+    films, sounds = zip(*scan.parse(listed.files, parse), strict=True)
+    joint = join_films("frames", listed.files, films, asked)
     if "frames" not in asked:
-        return _index_films(files, sources, joint, classes, labels)
-    cut = _cut_films(files, joint.times, asked)
-    field, layout = joint.cut(cut)
+        return _index_films(listed, joint)
+    cut = _cut_films(listed, joint.times, asked)
+    columns: list[tuple[Field, Layout]] = [joint.cut(cut)]
+    layout = columns[0][1]
     attributes: list[Attribute] = [ClipValues.make("time", np.float64, layout)]
     if cut.is_padded:
         attributes.append(ClipValues.make("frame_valid", bool, layout))
-    columns: list[tuple[Field, Layout]] = [(field, layout)]
     if "sound" in asked:
-        column, more = cut_beside(files, sounds, cut)
+        column, more = cut_beside(listed.files, sounds, cut)
         columns.append(column)
         attributes += more
-    if labels is not None:
-        labels = np.repeat(labels, np.diff(cut.first))
-    fields, layouts = zip(*columns, strict=True)
-    return Index("mp4", files, fields, layouts, sources, classes, labels, attributes=(*attributes,))
+    return listed.make_index("mp4", columns, attributes, cut.first)
 
 
-def _cut_films(files: Files, times: FrameTimes, asked: Mapping[str, Any]) -> ClipCut:
+def _cut_films(listed: MediaFiles, times: FrameTimes, asked: Mapping[str, Any]) -> ClipCut:
     """Cut films into clips; FormatError if there are none, or if a film is too short for one."""
     cut = ClipCut.make(
         times,
@@ -148,45 +137,28 @@ def _cut_films(files: Files, times: FrameTimes, asked: Mapping[str, Any]) -> Cli
         fps=asked.get("fps", 0.0),
         stride=float(asked["stride"]),
     )
-    short = np.flatnonzero(np.diff(cut.first) == 0)
-    if len(short):
-        film = int(short[0])
-        frames = int(times.films[film + 1] - times.films[film])
-        each = f"every {asked['every']}" if "every" in asked else f"at {asked['fps']:g} fps"
-        what = f"{files.path(film)} has {frames:,} frames, fewer than a clip of"
-        what = f"{what} {asked['frames']:,}, {each}"
-        if not cut.count or asked["short"] == "error":
-            raise FormatError(f"{what}: give shorter clips, or short='pad' or 'skip'")
-        if len(short) > 1:
-            what = f"{what}, and {len(short) - 1:,} films more are as short"
-        warnings.warn(f"{what}: they are left out", RuntimeWarning, stacklevel=2)
+    each = f"every {asked['every']}" if "every" in asked else f"at {asked['fps']:g} fps"
+    clip, has_none = f"{asked['frames']:,}, {each}", np.diff(cut.first) == 0
+    listed.check_short(has_none, np.diff(times.films), "frames", clip, asked["short"])
     if cut.count > limits.order_count_max:
         raise UsageError(f"there would be {cut.count:,} clips: give a larger stride")
     return cut
 
 
-def _index_films(
-    files: Files,
-    sources: Files,
-    films: JointFilms,
-    classes: tuple[str, ...] | None,
-    labels: Int | None,
-) -> Index:
+def _index_films(listed: MediaFiles, films: JointFilms) -> Index:
     """Make the index of whole films."""
     frames, shape = np.diff(films.times.films), films.shape
     largest = int(frames.max()) * math.prod(shape)
     if largest > limits.decoded_chunk_bytes_max:
-        what = f"{files.path(int(frames.argmax()))} has {int(frames.max()):,} frames of {shape}"
-        raise UsageError(f"{what}, too many for one sample: give clips=dict(frames=...)")
-    layout = Chunked(np.arange(len(files) + 1), films.chunks, packets=films.packets)
+        path = listed.files.path(int(frames.argmax()))
+        what = f"{path} has {int(frames.max()):,} frames of {shape}, too many for one sample"
+        raise UsageError(f"{what}: give clips=dict(frames=...)")
+    layout = Chunked(np.arange(len(frames) + 1), films.chunks, packets=films.packets)
     codec = Codec("film", {**films.how, "whole": True})
     field = Field(films.name, np.dtype(np.uint8), None, codec, element=shape)
     seconds = films.times.find_seconds(np.arange(films.times.films[-1]))
     time = Attribute("time", "numbers", seconds, films.times.films[1:])
-    names = Names(files.names, files.ends)
-    return Index(
-        "mp4", files, (field,), (layout,), sources, classes, labels, names, attributes=(time,)
-    )
+    return listed.make_index("mp4", [(field, layout)], [time])
 
 
 # -- all films, one after the other ----------------------------------------------------------------

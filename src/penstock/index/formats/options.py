@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from ...arguments import check_whole
+from ...arguments import check_number, check_whole
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 
@@ -75,6 +75,25 @@ def whole(least: int, most: int) -> Check:
     return lambda name, value: check_whole(name, value, least, most)
 
 
+def number(least: float, most: float) -> Check:
+    """Check a real number."""
+    return lambda name, value: float(check_number(name, value, least=least, most=most))
+
+
+def check_keys(name: str, value: Any, of: str, **checks: Check) -> dict[str, Any]:
+    """Check an option that is a dict, and return the values that are given, in canonical form.
+
+    of:  what has these keys, for messages.
+    """
+    wrong = sorted(set(value) - checks.keys())[:1] if isinstance(value, Mapping) else []
+    if not isinstance(value, Mapping) or wrong:
+        what = f"{name} is {value!r:.100}" + "".join(f": {of} has no {key!r}" for key in wrong)
+        raise UsageError(f"{what}: give a dict of {', '.join(checks)}")
+    given = {key: one for key, one in value.items() if one is not None}
+    canonical = {key: checks[key](f"{name}: {key}", one) for key, one in given.items()}
+    return {key: one for key, one in canonical.items() if one is not None}
+
+
 def below(name: str, value: Any) -> str:
     """Check a name below the data set: no absolute path, and none with '..'."""
     inside = isinstance(value, str) and value and not value.startswith("/")
@@ -96,6 +115,8 @@ def paths(name: str, value: Any) -> dict[str, str]:
 _NAMES = "names, such as ['image', 'mask']"
 FIELDS = texts(_NAMES, text(_NAMES, 1), 1)
 SAMPLE = one_of("row", "file", is_kept=True)
+SHORT = one_of("skip", "pad", "error", is_kept=True)
+STRIDE: Check = lambda _, value: value  # noqa: E731 - checked in the unit of the clip
 LABEL = text("the name of a column, '' for none")
 EXTENSIONS: Check = lambda _, value: list(value)  # noqa: E731 - checked where data are opened
 

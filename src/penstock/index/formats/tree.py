@@ -24,13 +24,16 @@ import posixpath
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...engine.store import Listing, Store
 from ...errors import FormatError
-from ...extent import Files, Int, joined, unseen
+from ...extent import Files, Int, Names, joined, unseen
+from ..attributes import Attribute
+from ..fields import Field
+from ..layout import Layout
 from ..table import Index
 from . import splits
 from .shards import Scan, index_files
@@ -81,6 +84,38 @@ class MediaFiles(NamedTuple):
     sources: Files
     classes: tuple[str, ...] | None = None
     labels: Int | None = None
+
+    def check_short(self, is_short: Any, lengths: Int, unit: str, clip: str, short: str) -> None:
+        """Check which files are shorter than a clip: those are left out; FormatError if all are, or
+        if `short` is "error"."""
+        rows = np.flatnonzero(is_short).tolist()
+        if not rows:
+            return
+        what = f"{self.files.path(rows[0])} has {int(lengths[rows[0]]):,} {unit}"
+        what = f"{what}, fewer than a clip of {clip}"
+        if short == "error" or len(rows) == len(self.files):
+            raise FormatError(f"{what}: give shorter clips, or short='pad' or 'skip'")
+        if len(rows) > 1:
+            what = f"{what}, and {len(rows) - 1:,} files more are as short"
+        warnings.warn(f"{what}: they are left out", RuntimeWarning, stacklevel=2)
+
+    def make_index(
+        self,
+        format: str,
+        columns: Sequence[tuple[Field, Layout]],
+        attributes: Sequence[Attribute],
+        first: Int | None = None,
+    ) -> Index:
+        """Make the index of the files, each a sample; or of their clips, each file's from `first`
+        on."""
+        names, labels = None, self.labels
+        if first is None:
+            names = Names(self.files.names, self.files.ends)
+        elif labels is not None:
+            labels = np.repeat(labels, np.diff(first))
+        fields, layouts = zip(*columns, strict=True)
+        described = self.files, fields, layouts, self.sources, self.classes, labels, names
+        return Index(format, *described, attributes=tuple(attributes))
 
 
 def list_media(scan: Scan, endings: Sequence[str]) -> MediaFiles:
