@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 import importlib
-from typing import Any
+import types
 
 
 class PenstockError(Exception):
@@ -115,7 +115,7 @@ def missing_library(package: str, extra: str, what: str) -> UsageError:
     return UsageError(f"{what} needs {package}: {say_install(package, extra)}")
 
 
-def import_library(module: str, extra: str, what: str) -> Any:
+def import_library(module: str, extra: str, what: str) -> types.ModuleType:
     """Import a module of a library that has the module's name; UsageError if it is not there."""
     try:
         return importlib.import_module(module)
