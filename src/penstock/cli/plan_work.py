@@ -58,7 +58,7 @@ def _add(
     ) -> None:
         if on == "slurm":
             raise UsageError("--on slurm ends later: plan without it, and then `penstock work`")
-        with console.show_progress(f"Looking at {path}") as progress:
+        with console.show_progress(f"Planning {folder}") as progress:
             plan = plan_work(
                 what, path, folder, progress=progress, open_options=options, **settings
             )

@@ -38,8 +38,7 @@ class ShardWork(DatasetWork):
         for name in ("to", "shards"):
             if settings.get(name) is None:
                 raise UsageError(f"{name} is not given: say what to write (--to, --shards)")
-        options = dict(settings)
-        conversion = prepare_conversion(dataset, options.pop("destination"), **options)
+        conversion = prepare_conversion(dataset, **settings)
         assert isinstance(conversion, ShardsConversion)  # LMDB takes no shards=
         self._conversion = conversion
 
@@ -82,9 +81,8 @@ class TokenWork(DatasetWork):
         if "tokenizer" not in settings:
             raise UsageError("tokenizer is not given: name the tokenizer.json (--tokenizer)")
         settings.setdefault("destination", os.path.join(folder, "tokens"))
-        options = {"workers": 1, **settings}  # tasks share the cores
-        destination, tokenizer = options.pop("destination"), options.pop("tokenizer")
-        self._run = prepare_tokenization(dataset, destination, tokenizer, **options)
+        settings.setdefault("workers", 1)  # tasks share the cores
+        self._run = prepare_tokenization(dataset, **settings)
 
     def divide(self) -> Int:
         """Documents, so many that they have about as many bytes a task, where the index says."""
