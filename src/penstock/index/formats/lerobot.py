@@ -54,9 +54,7 @@ _NEEDED = ("episode_index", "frame_index", "timestamp", "task_index")
 """Columns that every data set has, and that are needed here."""
 _PARTS = ("chunk_index", "file_index")
 """Columns of meta/episodes that say which file is an episode's, of each kind of files (v3)."""
-_DTYPES = {"bool", "float16", "float32", "float64"} | {
-    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
-}
+_DTYPES = {np.dtype(char).name for char in "?efdbhiqBHIQ"}
 _PATTERN = re.compile(r"([^{}]|\{\w+(:0?\d{1,2}d)?\})*")
 """Patterns of names: nothing in braces but a name, and to how many digits it is filled up."""
 
@@ -106,6 +104,10 @@ def is_dataset(store: Store) -> bool:
     return b'"codebase_version"' in store.read(_INFO, 0, limits.header_bytes_max)
 
 
+def _flaw(what: str) -> FormatError:
+    return FormatError(f"{what}: fetch or write it again")
+
+
 class Info(NamedTuple):
     """Content of meta/info.json.
 
@@ -122,44 +124,40 @@ class Info(NamedTuple):
     paths: Mapping[str, Any]
     chunk: int
 
-    def flaw(self, what: str) -> FormatError:
-        return FormatError(f"{self.path}: {what}: fetch or write it again")
-
     def get_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a feature's values; one number is none of an axis."""
         shape = tuple(self.features[name]["shape"])
         return () if shape == (1,) else shape
 
-    def name_files(self, kind: str, **columns: Any) -> list[str]:
+    def name_files(self, kind: str, columns: Mapping[str, Any]) -> list[str]:
         """Name a file of each episode by what its pattern mentions."""
         pattern = self.paths[kind]
         try:
             if not _PATTERN.fullmatch(pattern):
                 raise ValueError("no such pattern")
-            rows = zip(*(np.asarray(one).tolist() for one in columns.values()), strict=True)
+            rows = zip(*(column.tolist() for column in columns.values()), strict=True)
             names = [pattern.format(**dict(zip(columns, row, strict=True))) for row in rows]
         except (LookupError, TypeError, ValueError) as error:
-            raise self.flaw(f"{kind}_path is {pattern!r:.200} ({error!r})") from None
+            raise _flaw(f"{self.path}: {kind}_path is {pattern!r:.200} ({error!r})") from None
         return [check_below(f"{self.path}: ", name) for name in names]
 
 
 class Episodes(NamedTuple):
     """Descriptions of the episodes to read, by ascending number.
 
-    data:   name of the file that has each one's rows; `films`: its frames, by camera.
-    start:  by camera, the second of that film at which the episode begins.
+    files:  names of the files that have each one's rows, "data", and frames, "videos/CAMERA".
+    start:  likewise, the second of that film at which the episode begins.
     """
 
     path: str
     number: Int
     length: Int
-    data: Sequence[str]
-    films: Mapping[str, Sequence[str]]
+    files: Mapping[str, Sequence[str]]
     start: Mapping[str, Seconds]
 
-    def stat(self, store: Store, names: Sequence[str]) -> tuple[Files, Int]:
-        """Return the files that have these names, sorted, and the number of each episode's."""
-        unique, first, number = np.unique(names, return_index=True, return_inverse=True)
+    def stat(self, store: Store, kind: str) -> tuple[Files, Int]:
+        """Return the files of a kind, sorted by name, and the number of each episode's."""
+        unique, first, number = np.unique(self.files[kind], return_index=True, return_inverse=True)
         by = self.number[first]
         return store.stat(unique.tolist(), lambda row: f"{self.path}, episode {by[row]}: "), number
 
@@ -181,7 +179,7 @@ def build(
     names, cameras = _choose_features(info, fields)
     offsets = _count_offsets(info, names, delta_timestamps or {}, tolerance_s)
     known, read = _read_episodes(scan, info, cameras, episodes)
-    data, _ = known.stat(store, known.data)
+    data, _ = known.stat(store, "data")
     table, span = _read_rows(scan, info, known, data, names, episodes is None)
     attributes: list[Attribute] = []
     spans = {name: RowSpan(span.first, offsets.get(name, (0,))) for name in names}
@@ -195,7 +193,7 @@ def build(
         texts, tasks = _read_tasks(scan, info, table["task_index"])
         attributes.append(texts)
         read = joined(read, tasks)
-    placed = [known.stat(store, known.films[name]) for name in cameras]
+    placed = [known.stat(store, f"videos/{name}") for name in cameras]
     files = functools.reduce(joined, [films for films, _ in placed])
     tracks = scan.parse(files, lambda _, source: parse_film(source))
     made, layouts, begin = [], [], 0
@@ -220,9 +218,9 @@ def _parse_json(path: str, data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path} is no JSON ({error}): fetch or write it again") from None
+        raise _flaw(f"{path} is no JSON ({error})") from None
     if not isinstance(value, dict):
-        raise FormatError(f"{path} has {value!r:.60} where an object should be: write it again")
+        raise _flaw(f"{path} has {value!r:.60} where an object should be")
     return value
 
 
@@ -240,11 +238,11 @@ def _read_info(store: Store) -> tuple[Info, Files]:
         for one in features.values():
             one["dtype"], one["shape"] = str(one["dtype"]), [int(n) for n in one["shape"]]
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FormatError(f"{path}: {error!r}: fetch or write it again") from None
+        raise _flaw(f"{path}: {error!r}") from None
     paths = {kind: value.get(f"{kind}_path") for kind in ("data", "video")}
     info = Info(path, major[1] == "3", fps, features, paths, chunk)
     if not 1e-6 <= fps <= 1e6 or chunk < 1:
-        raise info.flaw(f"fps is {fps}, chunks_size {chunk}")
+        raise _flaw(f"{path}: fps is {fps}, chunks_size {chunk}")
     return info, files
 
 
@@ -264,9 +262,8 @@ def _choose_features(info: Info, fields: Sequence[str] | None) -> tuple[list[str
             remedy = "make it video by `lerobot-edit-dataset`, or leave it out by fields="
             raise UsageError(f"{info.path}: feature {name!r} is images in Parquet: {remedy}{rest}")
         if dtype == "video":
-            if isinstance(about, dict) and (
-                about.get("is_depth_map") or about.get("video.is_depth_map")
-            ):
+            depths = ("is_depth_map", "video.is_depth_map")
+            if isinstance(about, dict) and any(about.get(key) for key in depths):
                 raise UsageError(f"{info.path}: {name!r} is a map of depths: give fields={rest}")
             cameras.append(name)
         elif dtype != "string" and dtype not in _DTYPES:
@@ -302,9 +299,8 @@ def _read_episodes(
 ) -> tuple[Episodes, Files]:
     """Read the descriptions of the episodes that are wanted, and what they were read of."""
     store = scan.store
-    names = ["episode_index", "length"]
+    names, kinds = ["episode_index", "length"], ["data", *(f"videos/{name}" for name in cameras)]
     if info.is_joint:
-        kinds = ["data", *(f"videos/{camera}" for camera in cameras)]
         names += [f"{kind}/{part}" for kind in kinds for part in _PARTS]
         names += [f"{kind}/from_timestamp" for kind in kinds[1:]]
         found = store.match("meta/episodes/*/*.parquet")
@@ -318,11 +314,11 @@ def _read_episodes(
         try:
             table = {name: np.array([line[name] for line in lines], np.int64) for name in names}
         except (LookupError, TypeError, ValueError, OverflowError) as error:
-            raise FormatError(f"{read.path(0)}: {error!r}: fetch or write it again") from None
+            raise _flaw(f"{read.path(0)}: {error!r}") from None
     number = table["episode_index"].astype(np.int64)
     if not len(number) or len(np.unique(number)) < len(number) or number.min() < 0:
         what = "an episode twice, or below 0" if len(number) else "no episodes"
-        raise FormatError(f"{read.path(0)} has {what}: fetch or write it again")
+        raise _flaw(f"{read.path(0)} has {what}")
     order = np.argsort(number)
     if wanted is not None:
         if unknown := sorted({*wanted} - {*number.tolist()}):
@@ -332,20 +328,15 @@ def _read_episodes(
     table = {name: column[order] for name, column in table.items()}
     number = number[order]
 
-    def name_files(kind: str, columns: str, **more: Any) -> list[str]:
-        parts = {"episode_chunk": number // info.chunk, "episode_index": number}
-        if info.is_joint:
-            parts = {part: table[f"{columns}/{part}"] for part in _PARTS}
-        return info.name_files(kind, **parts, **more)
-
-    films, start = {}, {}
-    for camera in cameras:
-        key, columns = [camera] * len(number), f"videos/{camera}"
-        films[camera] = name_files("video", columns, video_key=key)
-        zeros = np.zeros(len(number))  # in v2 each has a film of its own
-        start[camera] = table.get(f"{columns}/from_timestamp", zeros).astype(np.float64)
-    data = name_files("data", "data")
-    return Episodes(read.path(0), number, table["length"], data, films, start), read
+    zeros = np.zeros(len(number), np.int64)  # in v2 each episode has files of its own
+    files, start = {}, {}
+    for kind in kinds:
+        parts = {part: table.get(f"{kind}/{part}", zeros) for part in _PARTS}
+        parts |= {"episode_chunk": number // info.chunk, "episode_index": number}
+        parts["video_key"] = np.full(len(number), kind.removeprefix("videos/"))
+        files[kind] = info.name_files("data" if kind == "data" else "video", parts)
+        start[kind] = table.get(f"{kind}/from_timestamp", zeros).astype(np.float64)
+    return Episodes(read.path(0), number, table["length"], files, start), read
 
 
 def _read_lines(scan: Scan, name: str) -> tuple[list[dict[str, Any]], Files]:
@@ -370,11 +361,10 @@ def _read_tasks(scan: Scan, info: Info, wanted: Int) -> tuple[SharedTexts, Files
         number, order = np.unique(np.array(numbers, np.int64), return_index=True)
         made = make_texts("task", "text", [texts[row] for row in order.tolist()])
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FormatError(f"{read.path(0)}: {error!r}: fetch or write it again") from None
+        raise _flaw(f"{read.path(0)}: {error!r}") from None
     place = np.searchsorted(number, wanted)
     for row in np.flatnonzero(~np.isin(wanted, number))[:1].tolist():
-        what = f"{read.path(0)} has no task {wanted[row]}, which row {row:,} has"
-        raise FormatError(f"{what}: fetch or write it again")
+        raise _flaw(f"{read.path(0)} has no task {wanted[row]}, which row {row:,} has")
     return SharedTexts("task", "text", made.values, made.ends, number=place), read
 
 
@@ -385,17 +375,19 @@ def _read_rows(
     scan: Scan, info: Info, known: Episodes, files: Files, names: Sequence[str], has_all: bool
 ) -> tuple[dict[str, Any], RowSpan]:
     """Read the rows of the episodes: columns, and where each episode begins."""
-    wanted = [name for name in names if name in info.features]
-    wanted = [name for name in wanted if info.features[name]["dtype"] != "video"]
+    kinds = {name: feature["dtype"] for name, feature in info.features.items()}
+    wanted = [name for name in names if kinds.get(name, "video") != "video"]
     shapes = {name: info.get_shape(name) for name in wanted if info.get_shape(name)}
     read = list(dict.fromkeys([*_NEEDED, *wanted]))
     tables = scan.parse(files, lambda _, source: read_columns(source, read, shapes))
-    columns = {name: _join_columns([one[name] for one in tables]) for name in read}
-    number = columns["episode_index"]
+    columns = {}
+    for name in read:
+        dtype = object if kinds.get(name) == "string" else None
+        columns[name] = np.concatenate([np.asarray(one[name], dtype) for one in tables])
+    number, data = columns["episode_index"], known.files["data"]
     is_known = np.isin(number, known.number)
     for row in np.flatnonzero(~is_known)[:1].tolist() if has_all else ():
-        what = f"{known.path} has no episode {number[row]}, of which there are rows"
-        raise FormatError(f"{what}: fetch or write it again")
+        raise _flaw(f"{known.path} has no episode {number[row]}, of which there are rows")
     if not is_known.all():
         columns = {name: column[is_known] for name, column in columns.items()}
         number = columns["episode_index"]
@@ -405,26 +397,18 @@ def _read_rows(
     counts = np.bincount(which, weights=lengths, minlength=most).astype(np.int64)
     places = np.bincount(which, minlength=most)
     for at in np.flatnonzero((counts != known.length) | (places > 1))[:1].tolist():
-        what = f"{scan.store.root}/{known.data[at]} has {counts[at]:,} rows of episode"
+        what = f"{scan.store.root}/{data[at]} has {counts[at]:,} rows of episode"
         what = f"{what} {known.number[at]}{' in several places' * bool(places[at] > 1)}"
         what = f"{what}, and {known.path} says {known.length[at]:,}"
         raise FormatError(f"{what}: write it again, or leave it out by episodes=")
     frame = np.arange(len(number)) - np.repeat(first, lengths)
     for row in np.flatnonzero(columns["frame_index"] != frame)[:1].tolist():
         at = int(np.searchsorted(known.number, number[row]))
-        what = f"{scan.store.root}/{known.data[at]}: frame_index is {columns['frame_index'][row]}"
-        remedy = (
-            "rows of an episode follow each other: write it again, or leave it out by episodes="
-        )
-        raise FormatError(f"{what} in row {frame[row]:,} of episode {number[row]}: {remedy}")
+        what = f"{scan.store.root}/{data[at]}: frame_index is {columns['frame_index'][row]}"
+        what = f"{what} in row {frame[row]:,} of episode {number[row]}"
+        what = f"{what}: rows of an episode follow each other"
+        raise FormatError(f"{what}: write it again, or leave it out by episodes=")
     return columns, RowSpan(np.append(first, len(number)), (0,))
-
-
-def _join_columns(parts: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Join the columns of files; texts are objects."""
-    if isinstance(parts[0], list):
-        return np.array([text for part in parts for text in part], object)
-    return np.concatenate(parts)
 
 
 def _make_attribute(info: Info, name: str, values: Any, span: RowSpan | None) -> Attribute:
@@ -436,7 +420,7 @@ def _make_attribute(info: Info, name: str, values: Any, span: RowSpan | None) ->
     is_same = np.can_cast(values.dtype, dtype, "same_kind")
     if values.shape[1:] != shape or not is_same or (dtype.kind in "iu" and (made != values).any()):
         what = f"rows have {name!r} as {values.dtype} of {values.shape[1:]}"
-        raise info.flaw(f"{what}, not {dtype} of {shape}")
+        raise _flaw(f"{info.path}: {what}, not {dtype} of {shape}")
     return Attribute(name, "numbers", made) if span is None else RowValues.make(name, span, made)
 
 
@@ -455,7 +439,7 @@ def _find_frames(
     """
     first, lengths = span.first[:-1], np.diff(span.first)
     place, times = np.searchsorted(known.number, table["episode_index"][first]), films.times
-    wanted = np.repeat(known.start[films.name][place], lengths) + table["timestamp"]
+    wanted = np.repeat(known.start[f"videos/{films.name}"][place], lengths) + table["timestamp"]
     film = np.repeat(film[place], lengths)
     # As a rule frames follow each other as rows do.
     begin, _ = _find_nearest(times, film[first], wanted[first])
