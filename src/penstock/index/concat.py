@@ -169,15 +169,13 @@ class JointWindows(Windowed):
 
     def name_origins(self, windows: Int) -> dict[str, Int]:
         """Return the dataset of each window, and where it starts there, by what all parts name."""
-        shares = [
-            (at, {"source": np.full(len(at), number), **self.parts[number].name_origins(own)})
-            for number, at, own in split_by_part(self.first, windows) or [(0, windows, windows)]
-        ]
-        at = np.concatenate([rows for rows, _ in shares])
-        names = [name for name in shares[0][1] if all(name in own for _, own in shares)]
-        return {
-            name: np.concatenate([own[name] for _, own in shares])[np.argsort(at)] for name in names
-        }
+        source = np.searchsorted(self.first, windows, side="right") - 1
+        shares = split_by_part(self.first, windows) or [(0, windows, windows)]
+        back = np.argsort(np.concatenate([at for _, at, _ in shares]))
+        named = [self.parts[number].name_origins(own) for number, _, own in shares]
+        names = [name for name in named[0] if all(name in own for own in named)]
+        joined = {name: np.concatenate([own[name] for own in named])[back] for name in names}
+        return {"source": source, **joined}
 
     def find_pairs(self, samples: Int) -> tuple[Int, Int]:
         pairs = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]

@@ -29,15 +29,13 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     inside, channels = compressed.inside, options["channels"]
     name, config, packing = options["configs"][inside["config"]]
     wanted = inside["frames"]
-    room = inside.get("room", wanted)
-    if room * channels * 8 > limits.decoded_chunk_bytes_max:
-        raise ValueError(f"{room:,} samples of {channels} channels: give shorter clips")
-    samples = np.empty((room, channels), options["dtype"])
-    samples[wanted:] = 0
+    if wanted * channels * 8 > limits.decoded_chunk_bytes_max:
+        raise ValueError(f"{wanted:,} samples of {channels} channels: give shorter clips")
+    samples = np.empty((wanted, channels), options["dtype"])
     kind = DecoderKind(name, config, _list_options(name, config, channels, options["rate"]))
     decoder = _pool.take(kind)
     data = np.frombuffer(compressed.data, np.uint8)
-    decoder.decode_samples(data, inside["sizes"], packing, inside["place"], samples[:wanted])
+    decoder.decode_samples(data, inside["sizes"], packing, inside["place"], samples)
     if name != "aac":  # a used decoder goes on with its random numbers, for noise
         _pool.give_back(kind, decoder)
     return [samples.reshape(-1).view(np.uint8).data] if options.get("whole") else samples[None]

@@ -7,7 +7,7 @@ end counts as a whole.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,19 +18,6 @@ from .media_tracks import SoundTrack, check_sound
 _AAC_RATES = 96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000, 7350
 _MP3_BACK = 32
 """Packets of MP3 before one that may have bits of it: 511 bytes, and 24 are the shortest."""
-
-
-class _Coding(NamedTuple):
-    """A codec of FFmpeg: what its decoder is given, the rate, channels, samples of a packet (0: as
-    the tables say), and the samples that are decoded before the first one of a clip."""
-
-    codec: str
-    config: bytes
-    rate: int
-    channels: int
-    length: int
-    back: int
-    dtype: str = "<f4"
 
 
 def parse_mp4(source: StoreFile) -> SoundTrack:
@@ -64,22 +51,26 @@ def parse_mp4(source: StoreFile) -> SoundTrack:
     return track._replace(runs=(first, found["offset"]), begin=begin)
 
 
-def _read_coding(source: StoreFile, found: dict[str, Any]) -> _Coding:
-    """Read what the decoder is given."""
+def _read_coding(
+    source: StoreFile, found: dict[str, Any]
+) -> tuple[str, bytes, int, int, int, int, str]:
+    """Return FFmpeg's name of the codec and what its decoder is given, the rate, the channels, the
+    samples of a packet (0: as the tables say), those that are decoded before the first one of a
+    clip, and the type of numbers that come out of it."""
     codec, config, channels = found["codec"], found["config"], found["channels"]
     if codec == "mp3":
         head = source.read(int(found["offset"][0]), min(4, int(found["size"][0])))
         rate, channels, length = read_head(head.ljust(4, b"\0"))
-        return _Coding("mp3float", b"", rate, channels, length, _MP3_BACK * length)
+        return "mp3float", b"", rate, channels, length, _MP3_BACK * length, "<f4"
     if codec == "alac" and len(config) >= 28:
         rate = int.from_bytes(config[24:28], "big")
         length, dtype = int.from_bytes(config[4:8], "big"), "<i2" if config[9] == 16 else "<i4"
         config = b"\0\0\0\x24alac" + config[:28]
-        return _Coding("alac", config, rate, config[21], length, 0, dtype)
+        return "alac", config, rate, config[21], length, 0, dtype
     if codec == "opus" and len(config) >= 11:
         gain = config[9:7:-1]  # of what is skipped, the edit list says how much
         head = b"OpusHead\1" + config[1:2] + bytes(6) + gain + config[10:]
-        return _Coding("opus", head, 48_000, config[1], 0, 48_000)
+        return "opus", head, 48_000, config[1], 0, 48_000, "<f4"
     bits = int.from_bytes(config[:5].ljust(5, b"\0"), "big") if codec == "aac" else 0
     kind, number, has_bands = bits >> 35, bits >> 31 & 15, config[2:4] == b"\x56\xe5"
     if kind != 2 or (has_bands and bits & 0x80) or (number > 12 and number != 15):
@@ -88,4 +79,4 @@ def _read_coding(source: StoreFile, found: dict[str, Any]) -> _Coding:
     rate = bits >> 7 & 0xFFFFFF if number == 15 else _AAC_RATES[number]
     rest = bits >> 2 if number == 15 else bits >> 26
     channels = {0: channels, 7: 8}.get(rest >> 1 & 15, rest >> 1 & 15)
-    return _Coding("aac", config, rate, channels, 960 if rest & 1 else 1024, 1)
+    return "aac", config, rate, channels, 960 if rest & 1 else 1024, 1, "<f4"
