@@ -268,9 +268,8 @@ class RowValues(Attribute):
         return self._convert(self.values.take(self.span.find_rows(samples), axis=0))
 
     def describe(self) -> Description:
-        shape = list(self.values.shape[1:])
-        mine = {"shape": shape, "rows": self.span.described(), "field": self.field}
-        return Attribute.describe(self) | mine
+        own = {"rows": self.span.described(), "field": self.field}
+        return Attribute.describe(self) | own | {"shape": list(self.values.shape[1:])}
 
     def find_flaw(self, count: int) -> str | None:
         is_whole = self.count == count and len(self.values) in (0, count)

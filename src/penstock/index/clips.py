@@ -56,9 +56,8 @@ class FrameTimes:
 
     def find_seconds(self, frames: Int) -> npt.NDArray[np.float64]:
         """Return the times at which frames are shown, in seconds from their films' start."""
-        seconds: npt.NDArray[np.float64] = (
-            self.find_ticks(frames) / self.scale[self.find_films(frames)]
-        )
+        scale = self.scale[self.find_films(frames)]
+        seconds: npt.NDArray[np.float64] = self.find_ticks(frames) / scale
         return seconds
 
     def find_frames(self, films: Int, ticks: Int) -> Int:
@@ -437,19 +436,6 @@ class Clips(Windowed):
 
     def sections(self, prefix: str, files: Files) -> Columns:
         return Windowed.sections(self, prefix, files) | self.cut.sections(prefix)
-
-    @classmethod
-    def rebuild(
-        cls,
-        described: Mapping[str, Any],
-        prefix: str,
-        sections: Mapping[str, npt.NDArray[Any]],
-        chunked: Chunked,
-    ) -> Clips:
-        """Rebuild the layout around what it has as any compressed chunks."""
-        kind = ClipCut if "clips" in described else FrameCut
-        cut, shape = kind.rebuild(described, prefix, sections), tuple(map(int, described["frame"]))
-        return cls(chunked.first, chunked.chunks, cut, shape, packets=chunked.packets)
 
     def flaw(self, files: Files) -> str | None:
         flaw = Chunked.flaw(self, files) or self.cut.find_flaw(len(files), int(self.first[-1]))

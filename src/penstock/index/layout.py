@@ -26,6 +26,7 @@ from .chunked import Chunked as Chunked
 from .chunked import Packets as Packets
 from .chunked import Windowed as Windowed
 from .chunked import Windows as Windows
+from .clips import ClipCut, FrameCut
 from .clips import Clips as Clips
 from .extent_tables import PIECES
 from .extent_tables import Fixed as Fixed
@@ -59,8 +60,9 @@ def rebuild_layout(
         first = get(f"{prefix}.chunks.first", np.int64)
         packets = Packets.rebuild(prefix, sections)
         if "frame" in described:
-            chunked = Chunked(first, chunks, packets=packets)
-            return Clips.rebuild(described, prefix, sections, chunked)
+            kind, shape = ClipCut if "clips" in described else FrameCut, described["frame"]
+            cut = kind.rebuild(described, prefix, sections)
+            return Clips(first, chunks, cut, tuple(map(int, shape)), packets=packets)
         if (windows := described.get("windows")) is None:
             return Chunked(first, chunks, packets=packets)
         chunk, in_files = tuple(map(int, described["chunk"])), None

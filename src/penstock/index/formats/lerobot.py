@@ -255,8 +255,7 @@ def _choose_features(info: Info, fields: Sequence[str] | None) -> tuple[list[str
         options.check_known(info.path, name, known)
         if name == "task":
             continue
-        feature = info.features[name]
-        dtype, about = feature["dtype"], feature.get("info") or {}
+        dtype, about = info.features[name]["dtype"], info.features[name].get("info")
         rest = [other for other in names if other != name]
         if dtype == "image":
             remedy = "make it video by `lerobot-edit-dataset`, or leave it out by fields="
@@ -275,10 +274,7 @@ def _choose_features(info: Info, fields: Sequence[str] | None) -> tuple[list[str
 
 
 def _count_offsets(
-    info: Info,
-    names: Sequence[str],
-    deltas: Mapping[str, Sequence[float]],
-    tolerance_s: float,
+    info: Info, names: Sequence[str], deltas: Mapping[str, Sequence[float]], tolerance_s: float
 ) -> dict[str, tuple[int, ...]]:
     """Count the rows of each second; UsageError for one that is of no row."""
     offsets = {}
