@@ -4,7 +4,8 @@ Films are made by PyAV: 256 x 256 and 1080p in H.264, a keyframe every 8, 30 and
 with one every 2, as LeRobot writes. Clips of 16 frames come in an exact shuffle, a whole epoch. The
 same clips, in the same order, are decoded by two threads of torchcodec (approximate mode), PyAV,
 decord and OpenCV, each in a process of its own (`clip_rivals`), by the clock, turn by turn; and by
-a bare loop in C over packets in memory, with the libraries that PyAV has (`floors/clips_floor.c`).
+a bare loop in C over packets in memory, with the libraries that PyAV has (`floors/clips_floor.c`);
+there clips are denser, so that starting a loader, a row of its own, does not count in an epoch.
 "Nothing kept" decodes every clip; else the loader has its default memory for frames that later
 clips need. All frames of all are compared with those that PyAV decodes from a film's start to end.
 Then from an object store 20 ms away and from slow storage, where rivals seek or read whole films,
@@ -58,7 +59,11 @@ FAR_NS, NEAR_NS, BYTES_PER_S = 5_000_000, 500_000, 200e6
 
 
 class Kind(NamedTuple):
-    """A kind of films: what is encoded, and how many of them and frames of each there are."""
+    """A kind of films: what is encoded, and how many of them and frames of each there are.
+
+    stride:  of the clips beside rivals.
+    dense:   of the clips beside the bare loop, which has no start-up: epochs of several seconds.
+    """
 
     name: str
     size: int
@@ -67,9 +72,13 @@ class Kind(NamedTuple):
     films: int = 24
     frames: int = 300
     stride: int = FRAMES
+    dense: int = FRAMES
 
 
-SMALL = [Kind(f"256 x 256, keyframes every {keys}", 256, keys) for keys in (8, 30, 250)]
+SMALL = [
+    Kind(f"256 x 256, keyframes every {keys}", 256, keys, dense=dense)
+    for keys, dense in ((8, 3), (30, 4), (250, 16))
+]
 LARGE = [
     Kind(f"1080p, keyframes every {keys}", 1080, keys, films=films)
     for keys, films in ((8, 2), (30, 2), (250, 1))
@@ -77,7 +86,7 @@ LARGE = [
 LONG = Kind(
     "256 x 256, keyframes every 30, of 3 minutes", 256, 30, films=4, frames=5400, stride=160
 )
-AV1 = Kind("256 x 256, AV1, keyframes every 2", 256, 2, "libsvtav1", films=8)
+AV1 = Kind("256 x 256, AV1, keyframes every 2", 256, 2, "libsvtav1", films=8, dense=1)
 
 
 # -- films -----------------------------------------------------------------------------------------
@@ -164,6 +173,14 @@ def run_loader(data: Any, seed: int, sums: bool = False, **options: Any) -> Pass
                 found += [zlib.crc32(np.ascontiguousarray(clip)) for clip in got["frames"]]
         taken = time.perf_counter() - began[0], time.process_time() - began[1]
         return Pass(taken, numbers, found)
+
+
+def time_start(data: Any, seed: int, **options: Any) -> float:
+    """Seconds from a new loader to its first batch."""
+    began = time.perf_counter()
+    with penstock.Loader(data, options.pop("batch", 16), seed=seed, **options) as loader:
+        next(iter(loader))
+        return time.perf_counter() - began
 
 
 class Rival:
@@ -265,7 +282,7 @@ def list_pieces(data: Any, numbers: Sequence[int]) -> Iterator[tuple[int, Any, A
     assert isinstance(layout, Clips)
     clips = np.array(numbers, np.int64)
     for place, group in zip(*map(np.ndarray.tolist, layout.find_pairs(clips)), strict=True):
-        yield place, group, layout.list_rows(group, clips[place : place + 1])
+        yield place, group, layout.find_frames(clips[[place]], np.array([group]))[2]
 
 
 def write_packets(data: Any, numbers: Sequence[int], path: Path) -> str:
@@ -276,11 +293,11 @@ def write_packets(data: Any, numbers: Sequence[int], path: Path) -> str:
     kinds = {name for name, *_ in options["configs"]}
     with path.open("wb") as out:
         for _, group, rows in list_pieces(data, numbers):
-            inside = layout.describe_inside(group)
-            config = bytes.fromhex(options["configs"][inside["config"]][1])
-            sizes = inside["sizes"].astype("i4")
+            packets = layout.packets.list_packets(np.array([group]))
+            config = bytes.fromhex(options["configs"][int(packets.config[0])][1])
+            sizes = packets.sizes
             head = [len(sizes), len(rows), width, height, len(config)]
-            table = np.stack([sizes, inside["rows"], np.isin(inside["rows"], rows)], 1)
+            table = np.stack([sizes, packets.rows, np.isin(packets.rows, rows)], 1)
             body = np.array(head, "i4").tobytes() + table.astype("i4").tobytes() + config
             extents, _ = layout.pieces(np.array([group]))
             for file, offset, length in zip(
@@ -417,22 +434,35 @@ def _measure_local(bench: Bench, kind: Kind, rivals: Sequence[Rival]) -> None:
         if kind not in LARGE:
             name = f"{kind.name}, exact, default memory / best of the others, 2 threads"
             bench.race(name, ours, theirs, len(numbers), None, best.name)
+    _measure_floor(bench, kind, where, run.keywords["batch"])
+
+
+def _measure_floor(bench: Bench, kind: Kind, where: Path, batch: int) -> None:
+    """Clips beside the bare loop over their packets, and what starting a loader costs once."""
+    name = f"{kind.name}, exact, nothing kept / a bare C loop"
+    data = open_clips(where, min(bench.films, kind.films), kind.dense)
+    how: dict[str, Any] = {"seed": bench.seed, "batch": batch, "budget": NOTHING}
+    numbers = run_loader(data, **how).numbers
+    starts = [time_start(data, **how) for _ in range(bench.rounds)]
+    note = f"of {batch} clips; all of the epoch's {len(numbers):,} are in the rows below"
+    bench.add(f"{kind.name}: a new loader's first batch", 1e3 * median(starts), "ms", note=note)
     with tempfile.TemporaryDirectory() as folder:
-        for how, target in (("skip", 0.95), ("plain", None))[: 1 if kind in LARGE else 2]:
-            name = f"{kind.name}, exact, nothing kept / a bare C loop, {how}"
-            try:
-                floor = Floor(data, numbers, Path(folder))
-            except RuntimeError as error:
-                bench.add(name, None, "clips/s", note=str(error))
-                continue
-            bench.race(
-                name,
-                partial(ours, budget=NOTHING),
-                lambda floor=floor, how=how: floor.run(how)[0],
-                len(numbers),
-                target,
-            )
-            floor.close()
+        try:
+            floor = Floor(data, numbers, Path(folder))
+        except RuntimeError as error:
+            bench.add(name, None, "clips/s", note=str(error))
+            return
+
+        def ours() -> Taken:
+            return run_loader(data, **how).taken
+
+        for way, target in (("skip", 0.95), ("plain", None))[: 1 if kind in LARGE else 2]:
+
+            def theirs(way: str = way) -> Taken:
+                return floor.run(way)[0]
+
+            bench.race(f"{name}, {way}", ours, theirs, len(numbers), target)
+        floor.close()
 
 
 def measure_index(bench: Bench, films: int) -> None:

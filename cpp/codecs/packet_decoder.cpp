@@ -79,15 +79,14 @@ bool copy_samples(const Frame& frame, std::size_t begin, std::size_t count, cons
 
 }  // namespace
 
-PacketDecoder::PacketDecoder(const std::string& module, std::string name,
-                             std::span<const std::byte> config, const Options& options)
-    : ffmpeg_(module), name_(std::move(name)) {
+PacketDecoder::PacketDecoder(const Ffmpeg& ffmpeg, const DecoderKind& kind)
+    : ffmpeg_(ffmpeg), name_(kind.name) {
   const void* codec = ffmpeg_.avcodec_find_decoder_by_name(name_.c_str());
   if (codec == nullptr) throw std::runtime_error("PyAV's FFmpeg has no decoder '" + name_ + "'");
   context_ = ffmpeg_.avcodec_alloc_context3(codec);
   Parameters* given = ffmpeg_.avcodec_parameters_alloc();
   ffmpeg_.avcodec_parameters_from_context(given, context_);
-  if (!config.empty()) {
+  if (const std::string& config = kind.config; !config.empty()) {
     given->extradata = static_cast<std::uint8_t*>(ffmpeg_.av_malloc(config.size() + padding));
     std::memset(given->extradata, 0, config.size() + padding);
     std::memcpy(given->extradata, config.data(), config.size());
@@ -96,7 +95,7 @@ PacketDecoder::PacketDecoder(const std::string& module, std::string name,
   int code = ffmpeg_.avcodec_parameters_to_context(context_, given);
   ffmpeg_.avcodec_parameters_free(&given);
   ffmpeg_.av_opt_set_int(context_, "threads", 1, 0);
-  for (const auto& [key, value] : options)
+  for (const auto& [key, value] : kind.options)
     if (code >= 0) code = ffmpeg_.av_opt_set(context_, key.c_str(), value.c_str(), 0);
   if (code >= 0) code = ffmpeg_.avcodec_open2(context_, codec, nullptr);
   packet_ = ffmpeg_.av_packet_alloc();
@@ -152,7 +151,7 @@ int PacketDecoder::receive(const std::function<void()>& take) {
 }
 
 std::string PacketDecoder::decode_pictures(const Group& group, std::span<const std::int64_t> wanted,
-                                           const Pictures& out, bool is_scaled) {
+                                           std::span<const Picture> pictures, bool is_scaled) {
   std::string problem;
   std::vector<bool> is_there(wanted.size());
   std::size_t missing = wanted.size(), last = group.rows.size(), at = 0;
@@ -161,12 +160,13 @@ std::string PacketDecoder::decode_pictures(const Group& group, std::span<const s
     const auto found = static_cast<std::size_t>(place);
     return found < wanted.size() && wanted[found] == row ? found : wanted.size();
   };
-  const auto take = [&] {
-    const std::size_t place = find(frame_->pts);
-    if (place == wanted.size() || is_there[place] || !problem.empty()) return;
-    problem = convert(out.data + static_cast<std::ptrdiff_t>(place) * out.steps[0], out, is_scaled);
-    is_there[place] = true;
-    missing--;
+  const std::function take = [&] {
+    for (std::size_t place = find(frame_->pts); place < wanted.size() && problem.empty(); place++) {
+      if (wanted[place] != frame_->pts || is_there[place]) return;
+      problem = convert(pictures[place], is_scaled);
+      is_there[place] = true;
+      missing--;
+    }
   };
   while (last > 0 && find(group.rows[last - 1]) == wanted.size()) last--;
   for (std::size_t n = 0; n <= last && missing > 0 && problem.empty(); n++) {
@@ -268,8 +268,8 @@ std::string PacketDecoder::take_samples(std::int64_t at, const Samples& out) con
          ", and others were announced";
 }
 
-std::string PacketDecoder::convert(std::uint8_t* to, const Pictures& out, bool is_scaled) {
-  const auto [height, width] = std::pair(out.height, out.width);
+std::string PacketDecoder::convert(const Picture& out, bool is_scaled) {
+  const auto [to, steps, height, width] = out;
   if (!is_scaled && (frame_->height != height || frame_->width != width))
     return "a frame of " + std::to_string(frame_->width) + " x " + std::to_string(frame_->height) +
            ", and the film's header says " + std::to_string(width) + " x " + std::to_string(height);
@@ -283,7 +283,7 @@ std::string PacketDecoder::convert(std::uint8_t* to, const Pictures& out, bool i
   scaled_->width = width;
   // FFmpeg writes whole vectors: lines that are no multiple of these are converted beside.
   const bool is_direct = width % 16 == 0 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0 &&
-                         out.steps[1] == 3 * width && out.steps[2] == 3 && out.steps[3] == 1;
+                         steps[0] == 3 * width && steps[1] == 3 && steps[2] == 1;
   const int line = (width + 15) / 16 * 48;
   if (!is_direct)
     lines_.resize(static_cast<std::size_t>(line) * static_cast<std::size_t>(height) + padding);
@@ -294,7 +294,7 @@ std::string PacketDecoder::convert(std::uint8_t* to, const Pictures& out, bool i
   for (int y = 0; y < height && !is_direct; y++)
     for (int x = 0; x < width; x++)
       for (int colour = 0; colour < 3; colour++)
-        to[y * out.steps[1] + x * out.steps[2] + colour * out.steps[3]] =
+        to[y * steps[0] + x * steps[1] + colour * steps[2]] =
             lines_[static_cast<std::size_t>(y * line + 3 * x + colour)];
   return {};
 }

@@ -21,10 +21,10 @@ struct Group {
   std::span<const std::int64_t> sizes, rows;
 };
 
-// Memory of frames, RGB: bytes from a frame, line, pixel and colour to the next.
-struct Pictures {
+// Memory of a frame, RGB: bytes from a line, pixel and colour to the next.
+struct Picture {
   std::uint8_t* data;
-  std::ptrdiff_t steps[4];
+  std::ptrdiff_t steps[3];
   int height, width;
 };
 
@@ -39,22 +39,26 @@ struct Samples {
 // alone is given, before the first sample.
 enum class Packing { none, pages, primed };
 
+// FFmpeg's name of a decoder, the bytes that it is given, and its options.
+struct DecoderKind {
+  std::string name, config;
+  std::vector<std::pair<std::string, std::string>> options;
+  bool operator==(const DecoderKind&) const = default;
+};
+
 class PacketDecoder {
  public:
-  using Options = std::vector<std::pair<std::string, std::string>>;
-
-  // A decoder by FFmpeg's name; std::runtime_error if it cannot be opened.
-  PacketDecoder(const std::string& module, std::string name, std::span<const std::byte> config,
-                const Options& options);
+  // std::runtime_error if there is no such decoder, std::invalid_argument if it refuses the config.
+  PacketDecoder(const Ffmpeg& ffmpeg, const DecoderKind& kind);
   ~PacketDecoder();
   PacketDecoder(const PacketDecoder&) = delete;
   PacketDecoder& operator=(const PacketDecoder&) = delete;
 
-  // Decode the frames of the wanted rows, ascending. Of packets that are not wanted, those to which
-  // no others refer are skipped. Errors of packets of negative rows, which refer to what is not
-  // there, are none.
+  // Decode the frames of the wanted rows, ascending, each into its picture; a row may come several
+  // times. Of packets that are not wanted, those to which no others refer are skipped. Errors of
+  // packets of negative rows, which refer to what is not there, are none.
   std::string decode_pictures(const Group& group, std::span<const std::int64_t> wanted,
-                              const Pictures& out, bool is_scaled);
+                              std::span<const Picture> pictures, bool is_scaled);
 
   // Decode the samples from `first` on. Each packet gives one frame, and a page as many samples as
   // it says. Numbers of another kind become floats from -1 to 1.
@@ -67,10 +71,10 @@ class PacketDecoder {
   int receive(const std::function<void()>& take);
   std::string describe(int code) const;
   std::string take_samples(std::int64_t at, const Samples& out) const;
-  std::string convert(std::uint8_t* to, const Pictures& out, bool is_scaled);
+  std::string convert(const Picture& out, bool is_scaled);
   void free();
 
-  Ffmpeg ffmpeg_;
+  const Ffmpeg& ffmpeg_;
   std::string name_;
   void* context_ = nullptr;
   void* scaler_ = nullptr;

@@ -625,14 +625,12 @@ def crc32c(data: Buffer | numpy.typing.NDArray[Any], before: int = 0) -> int:
     before: checksum of the bytes that precede `data`; the result is the checksum of both.
     """
 
-class PacketDecoder:
+class DecoderPool:
     """
-    A decoder of FFmpeg's, by its name there, for one thread at a time. After an error it is in no known state.
+    FFmpeg's decoders, and those that wait for work: opening one takes longer than decoding a short chunk. Thread-safe.
     """
 
-    def __init__(
-        self, module: str, name: str, config: bytes, options: Sequence[tuple[str, str]]
-    ) -> None:
+    def __init__(self, module: str, idle_max: int) -> None:
         """
         module: path of a loaded module that is linked with FFmpeg's libraries.
         """
@@ -642,27 +640,54 @@ class PacketDecoder:
         data: Annotated[
             NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
         ],
+        bounds: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        packet_bounds: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
         sizes: Annotated[
             NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
         ],
         rows: Annotated[
             NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
         ],
+        kind_numbers: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        turns: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        wanted_bounds: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
         wanted: Annotated[
             NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
         ],
-        out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None, 3), device="cpu")],
+        places: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        kinds: Sequence[tuple[str, bytes, Sequence[tuple[str, str]]]],
+        memory: Sequence[
+            Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None, 3), device="cpu")]
+        ],
         is_scaled: bool,
-    ) -> None:
+        threads: int,
+    ) -> tuple[int, str] | None:
         """
-        Decode the frames of the wanted rows, ascending, into `out`, RGB; ValueError says what is wrong with the packets.
+        Decode frames of groups, RGB. Return the first group that cannot be, and what is wrong with it.
 
         rows: the row of each packet's frame; negative: its errors are none.
+        turns: quarters clockwise by which each group's frames become upright.
+        wanted: rows, ascending in each group; a row may come several times.
+        places: the frame of the memory, counted through all of it, for each of these.
+        kinds: FFmpeg's name, what the decoder is given, options.
         is_scaled: frames of other sizes are scaled; else they are an error.
         """
 
     def decode_samples(
         self,
+        kind: tuple[str, bytes, Sequence[tuple[str, str]]],
         data: numpy.typing.NDArray[numpy.uint8],
         sizes: numpy.typing.NDArray[numpy.int64],
         packing: str,
@@ -674,6 +699,14 @@ class PacketDecoder:
 
         packing: "" for packets, "pages" of Ogg, "primed" if of the first page the last packet alone is given.
         """
+
+    @property
+    def opened(self) -> int:
+        """Decoders opened so far."""
+
+    @property
+    def idle(self) -> list[str]:
+        """Names of the decoders that wait for work."""
 
 def walk_lmdb(
     file: int,

@@ -10,8 +10,8 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from ..index.table import Index
 from ..index.vocabulary import find_foreign_token
 from ..plan.batch_layout import FieldChunks, FieldRows, Ids
 from ..plan.steps import StepPlan
-from .kept_chunks import KeptChunks, decode_windows
+from .kept_chunks import KeptChunks, WindowDecoding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,13 +125,22 @@ def build_fields(
     Raises FormatError for a row that does not have its checksum, where the index has them.
     """
     fields: dict[str, Any] = {}
+    chunked = {
+        number: _decompress_field(index, number, planned, places, buffer, kept, take)
+        for number, places in enumerate(planned.layout.fields)
+        if isinstance(places, FieldChunks)
+    }
+    for decoding in chunked.values():
+        next(decoding)
+    if kept is not None:
+        kept.wait(planned)
     for number, places in enumerate(planned.layout.fields):
         field = index.fields[number]
         try:
             if isinstance(places, FieldRows):
                 fields[field.name] = _view_field(field, places, buffer)
             else:
-                rows = _decompress_field(index, number, planned, places, buffer, kept, take)
+                rows = next(chunked[number])
                 fields[field.name] = _make_ragged(field, *rows) if isinstance(rows, tuple) else rows
         except NestedError as error:
             where = f"{describe_row(index, planned, error.row, number)}: field {field.name!r}"
@@ -314,8 +323,9 @@ def _decompress_field(
     buffer: Buffer,
     kept: KeptChunks | None,
     take: Callable[[int], Buffer] | None,
-) -> npt.NDArray[Any] | tuple[npt.NDArray[np.uint8], Int]:
-    """Decompress a field: an array, or the bytes of rows of varying length, and their bounds.
+) -> Iterator[Any]:
+    """Decompress a field: yield once what needs nothing of earlier steps is decoded; and then an
+    array, or the bytes of rows of varying length, and their bounds.
 
     FormatError if a chunk is damaged; LimitError if there is no memory for what it holds.
     """
@@ -324,15 +334,23 @@ def _decompress_field(
     def locate(row: int) -> str:
         return f"{describe_row(index, planned, row, number)}: field {field.name!r}"
 
+    at = np.arange(len(places.row))
     try:
-        if isinstance(layout, JointChunks):
-            return _decompress_parts(field, layout, places, buffer, locate)
-        assert isinstance(layout, Chunked)
-        decode_of_windows = partial(decode_windows, field, index.layouts, kept=kept, take=take)
-        rows = _decode_rows(
-            field, layout, places, buffer, locate, np.arange(len(places.row)), decode_of_windows
-        )
-        return rows if isinstance(rows, np.ndarray) else _join_rows(rows)
+        if isinstance(layout, Windowed):
+            with _name_damage(field, layout, places, locate, at):
+                windows = WindowDecoding(field, index.layouts, layout, places, buffer, take)
+                windows.decode_films()
+                yield
+                rows: Any = _check_rows(field, windows.finish(kept))
+        elif isinstance(layout, JointChunks):
+            yield
+            rows = _decompress_parts(field, layout, places, buffer, locate)
+        else:
+            yield
+            assert isinstance(layout, Chunked)
+            rows = _decode_rows(field, layout, places, buffer, locate, at)
+        yield rows if isinstance(rows, np.ndarray | tuple) else _join_rows(rows)
+        return
     except MemoryError:
         pass  # raised below, where its frames and their memory are gone
     fields = layout.fields if isinstance(layout, JointChunks | JointWindows) else (field,)
@@ -388,49 +406,43 @@ def _decode_rows(
     buffer: Buffer,
     locate: Callable[[int], str],
     at: Int,
-    decode_of_windows: Callable[..., _Rows] | None = None,
 ) -> _Rows:
     """Decode the samples of the chunks of one dataset.
 
     locate:  describes a row of the step, for messages.
     at:      row in the step of each of these samples.
     """
-    assert field.codec is not None
-    extents, pieces = layout.pieces(places.number)
-    counts = np.ones(len(places.number), np.int64) if pieces is None else pieces
-    lengths = np.split(extents.length, np.cumsum(counts)[:-1])
-    row_counts = layout.count_rows(places.number)
-    read = [
-        codecs.CompressedChunk(
-            int(chunk),
-            buffer[places.base + places.bounds[k] : places.base + places.bounds[k + 1]].data,
-            lengths[k].tolist(),
-            int(row_counts[k]),
-            layout.describe_inside(int(chunk)),
-        )
-        for k, chunk in enumerate(places.number)
-    ]
     codec = field.codec
+    assert codec is not None
+    read = layout.cut_chunks(places.number, places.base + places.bounds, buffer)
+    with _name_damage(field, layout, places, locate, at):
+        rows = codecs.decode_samples(
+            codec.name, codec.options, read, places.chunk, places.row, (layout, codec)
+        )
+        return _check_rows(field, rows)
+
+
+def _check_rows(field: Field, rows: _Rows) -> _Rows:
+    """Return decoded samples, as an array if they have a shape; ValueError if they are others."""
+    if field.shape is None:
+        return rows
+    if not len(rows):
+        return np.empty((0, *field.shape), field.dtype)
+    stack = rows if isinstance(rows, np.ndarray) else np.stack([np.asarray(row) for row in rows])
+    if stack.shape[1:] != field.shape or stack.dtype != field.dtype:
+        raise ValueError(f"samples are {stack.dtype} of {stack.shape[1:]} after decoding")
+    return stack
+
+
+@contextmanager
+def _name_damage(
+    field: Field, layout: Chunked, places: FieldChunks, locate: Callable[[int], str], at: Int
+) -> Iterator[None]:
+    """Make a FormatError of what a decoder says; see `_decode_rows`."""
+    codec = field.codec
+    assert codec is not None
     try:
-        rows: _Rows
-        if isinstance(layout, Windowed):
-            assert decode_of_windows is not None
-            rows = decode_of_windows(layout, read, places)
-        else:
-            rows = codecs.decode_samples(
-                codec.name, codec.options, read, places.chunk, places.row, (layout, codec)
-            )
-        if field.shape is None:
-            return rows
-        if not len(rows):
-            return np.empty((0, *field.shape), field.dtype)
-        if isinstance(rows, np.ndarray):
-            stack: npt.NDArray[Any] = rows
-        else:
-            stack = np.stack([np.asarray(row) for row in rows])
-        if stack.shape[1:] != field.shape or stack.dtype != field.dtype:
-            raise ValueError(f"samples are {stack.dtype} of {stack.shape[1:]} after decoding")
-        return stack
+        yield
     except codecs.NullRow as error:
         row = int(at[np.argmax(places.number[places.chunk] == error.chunk)])
         what = f"row {error.row}, sample {int(layout.first[error.chunk]) + error.row:,} of the data"
@@ -443,7 +455,8 @@ def _decode_rows(
             pair = int(np.argmax(places.number[places.chunk] == error.chunk))
             where = locate(int(at[pair if places.pair is None else places.pair[pair]]))
             if isinstance(layout, JointWindows):
-                codec = layout.find_codec(error.chunk) or codec
+                ((_, own, _, _),) = layout.list_parts(np.array([error.chunk]))
+                codec = own or codec
         fault = f"cannot be decoded as {codec.name}: {error}"
         raise FormatError(f"{where} {fault}: the file is damaged or has changed") from None
 

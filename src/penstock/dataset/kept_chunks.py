@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -18,7 +19,7 @@ from ..engine.threads import ThreadPool
 from ..errors import UsageError
 from ..extent import Int
 from ..index import codecs
-from ..index.fields import Field
+from ..index.fields import Codec, Field
 from ..index.layout import Layout, Windowed
 from ..plan.batch_layout import FieldChunks
 from ..plan.chunk_plan import FieldWork, Use
@@ -46,6 +47,8 @@ class KeptChunks:
         """By array and chunk."""
         self._next_step = first_step
         self._is_given_up = False
+        self.closed = False
+        """Set where the iterator is closed: no step waits for another one."""
         self._turn = threading.Condition()
 
     def list_wholes(self) -> dict[int, list[int]]:
@@ -55,60 +58,43 @@ class KeptChunks:
             listed.setdefault(array, []).append(chunk)
         return listed
 
-    @contextmanager
-    def turn(self, planned: StepPlan, is_closed: Callable[[], bool]) -> Iterator[None]:
-        """Wait until all earlier steps are built or have failed, and hold the turn. Whatever
-        becomes of the step, nothing of its own is kept behind.
-
-        is_closed:  asked now and then; UsageError if it says so.
-        """
+    def keep(
+        self, pieces: dict[Use, tuple[Any, Array]], wholes: dict[tuple[int, int], Array]
+    ) -> None:
+        """Keep what is planned of decoded chunks."""
         with self._turn:
-            while self._next_step < planned.step:
-                if is_closed():
-                    raise UsageError("the iterator was closed")
-                self._turn.wait(_poll_s)
-        chunks = [places for places in planned.layout.fields if isinstance(places, FieldChunks)]
-        works = [places.work for places in chunks if places.work is not None]
-        for work in works:
-            self._drop(work, *(use for use in work.dropped if isinstance(use, Use)))
+            if not self._is_given_up:
+                self.pieces |= pieces
+                self.wholes |= wholes
+
+    @contextmanager
+    def turn(self, planned: StepPlan) -> Iterator[None]:
+        """End a step after all earlier ones, whatever becomes of it: nothing of its own is kept."""
+        works = _list_works(planned)
         try:
             yield
         finally:
+            self._wait(planned.step)
             for work in works:
-                own = [
-                    use for cuts in work.cuts.values() for use in cuts if use.step == planned.step
-                ]
+                cuts = itertools.chain(*work.cuts.values())
+                own = [use for use in cuts if use.step == planned.step]
                 self._drop(work, *work.pieces, *own, *work.dropped)
             with self._turn:
                 self._next_step = planned.step + 1
                 self._turn.notify_all()
 
-    def keep(
-        self,
-        layouts: Sequence[Layout],
-        work: FieldWork,
-        chunk: int,
-        decoded: Array,
-        rows: Int | None,
-    ) -> None:
-        """Keep what is planned of a decoded chunk.
+    def wait(self, planned: StepPlan) -> None:
+        """Wait until all earlier steps have ended; UsageError if the iterator was closed."""
+        self._wait(planned.step)
+        if self.closed:
+            raise UsageError("the iterator was closed")
+        for work in _list_works(planned):
+            self._drop(work, *(use for use in work.dropped if isinstance(use, Use)))
 
-        rows:  those that were decoded; None: all.
-        """
-        pieces: dict[Use, tuple[Any, Array]] = {}
-        cuts = work.cuts.get(chunk, ())
-        for field in {use.field for use in cuts}:
-            uses, layout = [use for use in cuts if use.field == field], layouts[field]
-            assert isinstance(layout, Windowed)
-            places = layout.find_places(np.array([use.window for use in uses]))
-            for use, (into, taken) in zip(uses, layout.overlap(chunk, places, rows), strict=True):
-                pieces[use] = into, decoded[taken].copy()
+    def _wait(self, step: int) -> None:
         with self._turn:
-            if self._is_given_up:
-                return
-            self.pieces |= pieces
-            if chunk in work.keep:
-                self.wholes[work.array, chunk] = decoded
+            while self._next_step < step and not self.closed:
+                self._turn.wait(_poll_s)
 
     def _drop(self, work: FieldWork, *kept: Use | int) -> None:
         for one in kept:
@@ -124,102 +110,173 @@ class KeptChunks:
             return wholes
 
 
-def decode_windows(
-    field: Field,
-    layouts: Sequence[Layout],
-    layout: Windowed,
-    chunks: Sequence[codecs.CompressedChunk],
-    places: FieldChunks,
-    kept: KeptChunks | None,
-    take: Callable[[int], Buffer] | None = None,
-) -> Array:
-    """Decode windows, each chunk once, by as many threads as there are cores.
+def _list_works(planned: StepPlan) -> list[FieldWork]:
+    chunks = [places for places in planned.layout.fields if isinstance(places, FieldChunks)]
+    return [places.work for places in chunks if places.work is not None]
+
+
+class WindowDecoding:
+    """Decoding of the windows of one field of a step: first what needs nothing of earlier steps,
+    then the rest. Each chunk is decoded once, by as many threads as there are cores.
 
     layouts:  of all fields.
-    chunks:   those that were read.
-    kept:     memory for what the plan keeps; if there is none, of chunks decoded last.
     take:     takes memory for the windows, of a size in bytes.
-
-    ValueError if a chunk does not hold what its index says; MissingPieceError.
     """
-    work, windows, pair = places.work, places.row, places.pair
-    assert pair is not None
-    at = layout.find_places(windows)
-    samples: Array | None = None
-    lock = threading.Lock()
-    order = np.argsort(places.chunk, kind="stable")
-    edges = np.searchsorted(places.chunk[order], np.arange(len(chunks) + 1)).tolist()
 
-    def make_samples() -> Array:
-        """Make the memory of the samples, once a chunk has the shape that its index says."""
-        nonlocal samples
-        with lock:
-            if samples is None:
-                shape, dtype = (len(windows), *layout.window_shape), field.dtype
-                if take is None:
-                    samples = np.empty(shape, dtype)
+    def __init__(
+        self,
+        field: Field,
+        layouts: Sequence[Layout],
+        layout: Windowed,
+        places: FieldChunks,
+        buffer: Buffer,
+        take: Callable[[int], Buffer] | None,
+    ) -> None:
+        self._field, self._layouts, self._layout = field, layouts, layout
+        self._places, self._buffer = places, buffer
+        self._work = places.work or FieldWork(0)
+        shape = len(places.row), *layout.window_shape
+        size = math.prod(shape) * field.dtype.itemsize
+        memory = np.empty(size, np.uint8) if take is None else take(size)
+        self._windows: Array = memory.view(field.dtype).reshape(shape)
+        self._pieces: dict[Use, tuple[Any, Array]] = {}
+        self._wholes: dict[tuple[int, int], Array] = {}
+        self._parts = layout.list_parts(places.number)
+
+    def decode_films(self) -> None:
+        """Decode groups of pictures. ValueError if one does not hold what its index says."""
+        for part, codec, at, own in self._parts:
+            codec = codec or self._field.codec
+            if codec is not None and codec.name == "film":
+                self._decode_groups(part, codec, at, own)
+
+    def _decode_groups(self, part: Windowed, codec: Codec, at: Int, own: Int) -> None:
+        """Decode groups of one codec: `at`, a run of the chunks that are read."""
+        from ..index.codecs import film  # here: most loaders have none
+
+        places, work, frames = self._places, self._work, self._layout.window_shape[0]
+        numbers, shape = places.number[at], self._windows.shape[2:]
+        memory, end = [self._windows.reshape(-1, *shape)], len(self._windows) * frames
+        assert places.pair is not None
+        assert part.packets is not None
+        pairs = np.flatnonzero((places.chunk >= at[0]) & (places.chunk <= at[-1]))
+        group, window = places.chunk[pairs] - at[0], places.pair[pairs]
+        pair, place, row = self._layout.find_frames(places.row[window], numbers[group])
+        wanted = [(group[pair], row, window[pair] * frames + place)]
+        for field in {use.field for cuts in work.cuts.values() for use in cuts}:
+            cuts = [
+                (use, number)
+                for number, chunk in enumerate(numbers.tolist())
+                for use in work.cuts.get(chunk, ())
+                if use.field == field
+            ]
+            uses, group = [use for use, _ in cuts], np.array([number for _, number in cuts], "i8")
+            layout = self._layouts[field]
+            assert isinstance(layout, Windowed)
+            windows = np.array([use.window for use in uses], np.int64)
+            pair, place, row = layout.find_frames(windows, numbers[group])
+            wanted.append((group[pair], row, end + np.arange(len(pair))))
+            end += len(pair)
+            edges = np.searchsorted(pair, np.arange(len(uses) + 1)).tolist()
+            for use, (low, high) in zip(uses, itertools.pairwise(edges), strict=True):
+                piece = np.empty((high - low, *shape), np.uint8)
+                self._pieces[use] = slice(place[low], place[low] + len(piece)), piece
+                memory.append(piece)
+        for group in np.flatnonzero(np.isin(numbers, list(work.keep))):
+            whole = np.empty((int(part.count_rows(own[[group]])[0]), *shape), np.uint8)
+            self._wholes[work.array, int(numbers[group])] = whole
+            rows = np.arange(len(whole))
+            wanted.append((np.full_like(rows, group), rows, end + rows))
+            end += len(whole)
+            memory.append(whole)
+        problem = film.decode_groups(
+            codec.options,
+            self._buffer,
+            places.base + places.bounds[at[0] : at[-1] + 2],
+            part.packets.list_packets(own),
+            film.WantedFrames(*map(np.concatenate, zip(*wanted, strict=True))),
+            memory,
+        )
+        if problem is not None:
+            raise codecs.BrokenChunk(int(numbers[problem[0]]), problem[1])
+
+    def finish(self, kept: KeptChunks | None) -> Array:
+        """Return the windows, with what is to be had from memory or decoded otherwise than films.
+
+        kept:  memory for what the plan keeps; if there is none, of chunks decoded last.
+
+        ValueError if a chunk does not hold what its index says; MissingPieceError.
+        """
+        work, places = self._work, self._places
+        assert places.pair is not None
+        tasks: list[Callable[[], None]] = []
+        order = np.argsort(places.chunk, kind="stable")
+        edges = np.searchsorted(places.chunk[order], np.arange(len(places.number) + 1)).tolist()
+        for _, codec, at, _ in self._parts:
+            codec = codec or self._field.codec
+            assert codec is not None
+            if codec.name == "film":
+                continue
+            ends = places.base + places.bounds[at[0] : at[-1] + 2]
+            read = self._layout.cut_chunks(places.number[at], ends, self._buffer)
+            for place, compressed in zip(at.tolist(), read, strict=True):
+                rows = places.pair[order[edges[place] : edges[place + 1]]]
+                tasks.append(partial(self._decode_chunk, kept, codec, compressed, rows))
+        is_missing = False
+        if kept is not None:
+            kept.keep(self._pieces, self._wholes)
+            rows_of: dict[int, list[int]] = {}
+            for use in work.wholes:
+                rows_of.setdefault(use.chunk, []).append(use.row)
+            for chunk, met in rows_of.items():
+                whole = kept.wholes.get((work.array, chunk))
+                if whole is None:
+                    is_missing = True
                 else:
-                    samples = take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-            return samples
+                    tasks.append(partial(self._gather, chunk, whole, np.array(met)))
+            for use in work.pieces:
+                into, values = kept.pieces.pop(use, (None, None))
+                if values is None:
+                    is_missing = True
+                else:
+                    self._windows[use.row][into] = values
+        threads = min(len(tasks), len(os.sched_getaffinity(0)))
+        if threads < 2:
+            for task in tasks:
+                task()
+        else:
+            with ThreadPool(threads, "penstock-decode") as pool:
+                for _ in pool.map(lambda task: task(), tasks):
+                    pass
+        if is_missing:  # only now: later steps count on the chunks of this one
+            raise MissingPieceError
+        return self._windows
 
-    def gather(chunk: int, decoded: Array, rows: Int | None, wanted: Any) -> None:
-        made = make_samples()
-        layout.gather(chunk, decoded, at[wanted], rows, [made[row] for row in wanted])
-
-    def decode(number: int) -> None:
-        compressed = chunks[number]
-        wanted = pair[order[edges[number] : edges[number + 1]]]
-        rows = out = None
-        if work is None or compressed.number not in work.keep:
-            later = work.cuts.get(compressed.number, ()) if work is not None else ()
-            run = None
-            if len(wanted) == 1 and not later:
-                run = layout.find_run(compressed.number, at[wanted[0]])
-            if run is not None:
-                rows, out = run[0], make_samples()[wanted[0]][run[1]]
-            else:
-                needs = np.array([use.window for use in later], np.int64)
-                rows = layout.list_rows(compressed.number, np.append(windows[wanted], needs))
-        owner = (layout.chunks,) if kept is None and rows is None else None
-        compressed = compressed._replace(rows=rows, out=out)
-        codec = layout.find_codec(compressed.number) or field.codec
-        assert codec is not None
+    def _decode_chunk(
+        self, kept: KeptChunks | None, codec: Codec, compressed: codecs.CompressedChunk, rows: Int
+    ) -> None:
+        """Decode a chunk that some rows of the step meet."""
+        number, layout, work = compressed.number, self._layout, self._work
+        owner = (layout.chunks,) if kept is None else None
         decoded = codecs.decode_chunk(codec.name, codec.options, compressed, owner)
-        count = compressed.samples if rows is None else len(rows)
-        shape = (count, *layout.find_shape(compressed.number))
+        shape = (compressed.samples, *layout.find_shape(number))
         if not isinstance(decoded, np.ndarray) or decoded.shape != shape:
-            raise ValueError(f"a chunk is not {shape} of {field.dtype} after decoding")
-        if decoded is not out:
-            gather(compressed.number, decoded, rows, wanted)
-        if kept is not None and work is not None:
-            kept.keep(layouts, work, compressed.number, decoded, rows)
+            raise ValueError(f"a chunk is not {shape} of {self._field.dtype} after decoding")
+        self._gather(number, decoded, rows)
+        if kept is None:
+            return
+        pieces: dict[Use, tuple[Any, Array]] = {}
+        cuts = work.cuts.get(number, ())
+        for field in {use.field for use in cuts}:
+            uses, other = [use for use in cuts if use.field == field], self._layouts[field]
+            assert isinstance(other, Windowed)
+            places = other.find_places(np.array([use.window for use in uses]))
+            for use, (into, taken) in zip(uses, other.overlap(number, places), strict=True):
+                pieces[use] = into, decoded[taken].copy()
+        kept.keep(pieces, {(work.array, number): decoded} if number in work.keep else {})
 
-    tasks = [partial(decode, number) for number in range(len(chunks))]
-    is_missing = False
-    if kept is not None and work is not None:
-        rows_of: dict[int, list[int]] = {}
-        for use in work.wholes:
-            rows_of.setdefault(use.chunk, []).append(use.row)
-        for chunk, rows in rows_of.items():
-            whole = kept.wholes.get((work.array, chunk))
-            if whole is None:
-                is_missing = True
-            else:
-                tasks.append(partial(gather, chunk, whole, None, rows))
-        for use in work.pieces:
-            into, values = kept.pieces.pop(use, (None, None))
-            if values is None:
-                is_missing = True
-            else:
-                make_samples()[use.row][into] = values
-    threads = min(len(tasks), len(os.sched_getaffinity(0)))
-    if threads < 2:
-        for task in tasks:
-            task()
-    else:
-        with ThreadPool(threads, "penstock-decode") as pool:
-            for _ in pool.map(lambda task: task(), tasks):
-                pass
-    if is_missing:  # only now: later steps count on the chunks of this one
-        raise MissingPieceError
-    return make_samples()
+    def _gather(self, chunk: int, decoded: Array, rows: Int) -> None:
+        """Copy a decoded chunk into the windows of rows of the step."""
+        places = self._layout.find_places(self._places.row[rows])
+        for row, (into, taken) in zip(rows, self._layout.overlap(chunk, places), strict=True):
+            self._windows[row][into] = decoded[taken]

@@ -50,10 +50,12 @@ def _examine_groups(dataset: Dataset, layout: Clips) -> FilmNote:
     """Compare the frames that a clip decodes with those that it has."""
     some = np.linspace(0, layout.count - 1, min(layout.count, _CLIPS_MAX)).astype(np.int64)
     pairs, groups = layout.find_pairs(some)
+    assert layout.packets is not None
     decoded = 0
     for clip, group in zip(some[pairs].tolist(), groups.tolist(), strict=True):
-        rows = layout.list_rows(group, np.array([clip]))
-        decoded += int(np.flatnonzero(np.isin(layout.describe_inside(group)["rows"], rows))[-1]) + 1
+        _, _, rows = layout.find_frames(np.array([clip]), np.array([group]))
+        packets = layout.packets.list_packets(np.array([group]))
+        decoded += int(np.flatnonzero(np.isin(packets.rows, rows))[-1]) + 1
     frames, each = layout.window_shape[0], decoded / len(some)
     distances = np.diff(layout.first)
     says = f"one every {distances.mean():,.3g} frames, {int(distances.max()):,} at most: a clip of"

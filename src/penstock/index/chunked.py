@@ -8,6 +8,7 @@ Windows    those of an array in chunks.
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..extent import Extents, Files, Int
+from .codecs.registry import CompressedChunk, PacketColumns
 from .extent_tables import Pieces, RowTable
 from .fields import Codec
 from .windows import Columns, Description, WindowGrid, count_strides, take_column
@@ -45,16 +47,22 @@ class Packets:
     frames: Int
     config: npt.NDArray[np.uint32]
 
-    def describe(self, chunk: int) -> dict[str, Any]:
-        """Describe the inside of a chunk for its codec: bytes of each packet, the row that its
-        frame has, the chunk's place and frames, and the number of what its decoder is given."""
-        begin, end, place = int(self.begin[chunk]), int(self.end[chunk]), int(self.place[chunk])
-        rows = np.arange(end - begin) - place
+    def list_packets(self, chunks: Int) -> PacketColumns:
+        """List the packets of chunks."""
+        counts = self.end[chunks] - self.begin[chunks]
+        bounds = np.append(0, np.cumsum(counts))
+        inside = np.arange(bounds[-1]) - np.repeat(bounds[:-1], counts)
+        at = inside + np.repeat(self.begin[chunks], counts)
+        rows = inside - np.repeat(self.place[chunks], counts)
         if len(self.shift):
-            rows += self.shift[begin:end]
-        config = int(self.config[chunk if len(self.config) > 1 else 0])
-        inside = {"sizes": self.size[begin:end], "rows": rows, "place": place, "config": config}
-        return inside | {"frames": int(self.frames[chunk])}
+            rows += self.shift[at]
+        config = self.config[chunks if len(self.config) > 1 else np.zeros_like(chunks)]
+        return PacketColumns(bounds, self.size[at].astype(np.int64), rows, config.astype(np.int64))
+
+    def describe(self, chunk: int) -> dict[str, Any]:
+        """Describe the inside of a chunk for its codec: its packets, its place and frames."""
+        inside = {"place": int(self.place[chunk]), "frames": int(self.frames[chunk])}
+        return inside | {"packets": self.list_packets(np.array([chunk]))}
 
     def sections(self, prefix: str) -> Columns:
         return {f"{prefix}.packets.{name}": getattr(self, name) for name in _PACKETS}
@@ -144,6 +152,23 @@ class Chunked:
         """Describe the inside of a compressed chunk, for codecs that have to know of it."""
         return {} if self.packets is None else self.packets.describe(chunk)
 
+    def cut_chunks(
+        self, chunks: Int, bounds: Int, buffer: npt.NDArray[np.uint8]
+    ) -> list[CompressedChunk]:
+        """Cut compressed chunks from a buffer: int64 (chunks + 1,) bounds of their bytes."""
+        extents, pieces = self.pieces(chunks)
+        counts = np.ones(len(chunks), np.int64) if pieces is None else pieces
+        lengths = np.split(extents.length, np.cumsum(counts)[:-1])
+        rows, edges = self.count_rows(chunks).tolist(), itertools.pairwise(bounds.tolist())
+        return [
+            CompressedChunk(
+                chunk, buffer[low:high].data, length.tolist(), row, self.describe_inside(chunk)
+            )
+            for chunk, (low, high), length, row in zip(
+                chunks.tolist(), edges, lengths, rows, strict=True
+            )
+        ]
+
     def described(self) -> Description:
         return {"record_bytes": None, "chunks": self.chunks.described()}
 
@@ -189,9 +214,10 @@ class Windowed(Chunked, ABC):
         cells = self.chunks.count
         return np.full(cells, max(1, self.count // cells), np.int64)
 
-    def find_codec(self, chunk: int) -> Codec | None:
-        """Return the codec of a chunk; None if it is the field's."""
-        return None
+    def list_parts(self, chunks: Int) -> list[tuple[Windowed, Codec | None, Int, Int]]:
+        """List layouts and codecs, None if it is the field's, of chunks in ascending order: with
+        the places of theirs in `chunks`, and their numbers there."""
+        return [(self, None, np.arange(len(chunks)), chunks)] if len(chunks) else []
 
     @abstractmethod
     def find_shape(self, chunk: int) -> tuple[int, ...]:
@@ -220,30 +246,13 @@ class Windowed(Chunked, ABC):
         """Count the elements that windows have of chunks that they meet."""
 
     @abstractmethod
-    def list_rows(self, chunk: int, windows: Int) -> Int | None:
-        """List the rows of a chunk that windows need; None if all are decoded at once."""
+    def overlap(self, chunk: int, places: Int) -> Iterator[tuple[Any, Any]]:
+        """Yield what windows have of a chunk: the place in the window, and the one in the chunk."""
 
-    def find_run(self, chunk: int, place: Int) -> tuple[Int, slice] | None:
-        """Find the rows of a chunk that one window needs, and where it has them, in a row; None if
-        that is not so, or all are decoded at once."""
-        return None
-
-    @abstractmethod
-    def overlap(
-        self, chunk: int, places: Int, rows: Int | None = None
-    ) -> Iterator[tuple[Any, Any]]:
-        """Yield what windows have of a chunk: the place in the window, and the one in the chunk.
-
-        rows:  the rows of the chunk that were decoded, if not all.
-        """
-
-    def gather(
-        self, chunk: int, decoded: npt.NDArray[Any], places: Int, rows: Int | None, windows: Any
-    ) -> None:
-        """Copy a decoded chunk into the windows that meet it, given as one array each."""
-        pairs = self.overlap(chunk, places, rows)
-        for window, (into, taken) in zip(windows, pairs, strict=True):
-            window[into] = decoded[taken]
+    def find_frames(self, windows: Int, chunks: Int) -> tuple[Int, Int, Int]:
+        """Find the frames that windows have of groups of pictures, one each: the pair's number, the
+        place in the window, and the row of the group; these ascend in each pair."""
+        raise NotImplementedError
 
     def find_chunks(self, samples: Int) -> tuple[Int, Int]:
         """Find the first chunk that each window meets; and return the windows' numbers."""
@@ -339,9 +348,6 @@ class Windows(Windowed):
     def name_origins(self, windows: Int) -> dict[str, Int]:
         return self.grid.name_origins(windows)
 
-    def list_rows(self, chunk: int, windows: Int) -> None:
-        return None
-
     def find_pairs(self, samples: Int) -> tuple[Int, Int]:
         origins, shapes = self.grid.find_origins(samples), self.grid.find_shapes(samples)
         sizes, cells, base = self._take_cells(origins[:, 0])
@@ -428,9 +434,7 @@ class Windows(Windowed):
             elements *= np.maximum(high - np.maximum(low[:, axis], start), 0)
         return elements
 
-    def overlap(
-        self, chunk: int, places: Int, rows: Int | None = None
-    ) -> Iterator[tuple[Any, Any]]:
+    def overlap(self, chunk: int, places: Int) -> Iterator[tuple[Any, Any]]:
         box = list(zip(self.grid.size, *self.find_box(chunk), strict=True))
         for origin in places.tolist():
             into, taken = [], []

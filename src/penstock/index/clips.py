@@ -400,32 +400,20 @@ class Clips(Windowed):
         return np.nonzero(is_new)[0], groups[is_new]
 
     def measure_pieces(self, samples: Int, chunks: Int) -> Int:
-        frames = self.cut.find_frames(samples)
-        first, end = self.first[chunks, None], self.first[chunks + 1, None]
-        counts: Int = ((frames >= first) & (frames < end)).sum(axis=1)
-        return counts * math.prod(self.shape)
+        pair, _, _ = self.find_frames(samples, chunks)
+        return np.bincount(pair, minlength=len(samples)) * math.prod(self.shape)
 
-    def list_rows(self, chunk: int, windows: Int) -> Int:
-        """List the frames of a group that clips have, by their rows there."""
-        frames, (first, end) = self.cut.find_frames(windows), self.first[chunk : chunk + 2]
-        rows: Int = np.unique(frames[(frames >= first) & (frames < end)]) - first
-        return rows
+    def find_frames(self, windows: Int, chunks: Int) -> tuple[Int, Int, Int]:
+        frames, first = self.cut.find_frames(windows), self.first[chunks]
+        is_met = (frames >= first[:, None]) & (frames < self.first[chunks + 1, None])
+        pair, place = np.nonzero(is_met)
+        return pair, place, frames[is_met] - first[pair]
 
-    def find_run(self, chunk: int, place: Int) -> tuple[Int, slice] | None:
-        first, end = self.first[chunk : chunk + 2].tolist()
-        low, high = np.searchsorted(place, (first, end)).tolist()
-        rows = place[low:high] - first
-        return None if (rows[1:] == rows[:-1]).any() else (rows, slice(low, high))
-
-    def overlap(
-        self, chunk: int, places: Int, rows: Int | None = None
-    ) -> Iterator[tuple[Any, Any]]:
+    def overlap(self, chunk: int, places: Int) -> Iterator[tuple[Any, Any]]:
         first, end = self.first[chunk : chunk + 2]
         low, high = (places < first).sum(axis=1), (places < end).sum(axis=1)
         for frames, start, stop in zip(places, low.tolist(), high.tolist(), strict=True):
             taken = frames[start:stop] - first
-            if rows is not None:
-                taken = np.searchsorted(rows, taken)
             if len(taken) and (np.diff(taken) == 1).all():  # which copies less
                 taken = slice(int(taken[0]), int(taken[-1]) + 1)
             yield slice(start, stop), taken

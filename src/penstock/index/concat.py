@@ -146,8 +146,11 @@ class JointWindows(Windowed):
         number = int(np.searchsorted(self.chunks.first, chunk, side="right")) - 1
         return number, chunk - int(self.chunks.first[number])
 
-    def find_codec(self, chunk: int) -> Codec | None:
-        return self.fields[self._find_part(chunk)[0]].codec
+    def list_parts(self, chunks: Int) -> list[tuple[Windowed, Codec | None, Int, Int]]:
+        return [
+            (self.parts[number], self.fields[number].codec, at, own)
+            for number, at, own in split_by_part(self.chunks.first, chunks)
+        ]
 
     def describe_inside(self, chunk: int) -> Mapping[str, Any]:
         number, own = self._find_part(chunk)
@@ -193,21 +196,18 @@ class JointWindows(Windowed):
             elements[at] = self.parts[number].measure_pieces(windows, own)
         return elements
 
-    def list_rows(self, chunk: int, windows: Int) -> Int | None:
-        number, own = self._find_part(chunk)
-        return self.parts[number].list_rows(own, windows - self.first[number])
+    def find_frames(self, windows: Int, chunks: Int) -> tuple[Int, Int, Int]:
+        shares = [np.zeros((3, 0), np.int64)]
+        for number, at, own in split_by_part(self.chunks.first, chunks):
+            pair, place, row = self.parts[number].find_frames(windows[at] - self.first[number], own)
+            shares.append(np.array([at[pair], place, row]))
+        pair, place, row = np.concatenate(shares, axis=1)
+        return pair, place, row
 
-    def find_run(self, chunk: int, place: Int) -> tuple[Int, slice] | None:
-        number, own = self._find_part(chunk)
-        (part_place,) = self.parts[number].find_places(place.reshape(1) - self.first[number])
-        return self.parts[number].find_run(own, part_place)
-
-    def overlap(
-        self, chunk: int, places: Int, rows: Int | None = None
-    ) -> Iterator[tuple[Any, Any]]:
+    def overlap(self, chunk: int, places: Int) -> Iterator[tuple[Any, Any]]:
         number, own = self._find_part(chunk)
         part = self.parts[number]
-        return part.overlap(own, part.find_places(places - self.first[number]), rows)
+        return part.overlap(own, part.find_places(places - self.first[number]))
 
 
 def split_by_part(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int]]:

@@ -69,10 +69,9 @@ class ArraySource:
         head = reader.ask()
         if head is None:
             return None
-        with reader.turn(head):
-            buffer = reader.wait(head, on_wait)
-            arrived_ns = time.perf_counter_ns()
-            fields = reader.build(head, buffer)
+        buffer = reader.wait(head, on_wait)
+        arrived_ns = time.perf_counter_ns()
+        fields = reader.build(head, buffer)
         reader.hand_over()
         batch = Batch(
             fields, ids=head.ids, step=head.step, epoch=reader.epoch, repeats=head.repeats

@@ -162,9 +162,7 @@ class StepReader:
 
     def turn(self, planned: StepPlan) -> AbstractContextManager[None]:
         """Return the turn in which a step waits for its bytes and is built."""
-        if self._kept is None:
-            return nullcontext()
-        return self._kept.turn(planned, lambda: self.closed)
+        return nullcontext() if self._kept is None else self._kept.turn(planned)
 
     def build(
         self,
@@ -236,6 +234,8 @@ class StepReader:
         """Stop here. The engine finishes the reads in flight, and their bytes are dropped."""
         # Without the lock: destructors call this, in whatever a thread is doing.
         self.closed = True
+        if self._kept is not None:
+            self._kept.closed = True
         self._buffers.clear()
         self._faults.clear()
         if self._again is not None:

@@ -231,7 +231,7 @@ class _ArrayPlan:
                 work.pieces.append(use)
         for chunk in {use.chunk for work in works.values() for use in work.wholes}:
             self._keep_whole(chunk)  # its next use is another one now
-        for chunk in decoding:
+        for chunk in decoding if self.room_bytes else ():
             later = self._list_later(chunk, _ahead * self.room_bytes)
             if self.total_bytes <= self.room_bytes or self._wants_whole(later):
                 self._keep_whole(chunk)

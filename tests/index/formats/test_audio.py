@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._core import DecoderPool
 from penstock.errors import FormatError, UsageError
 from penstock.index.codecs import sound as sound_codec
-from penstock.index.codecs.decoder_pool import DecoderPool
 from penstock.index.layout import Boxes, Windows
 from tests.index.formats.films import write_film
 from tests.index.formats.sounds import KINDS, Sound, read_sound, write_sound
 
-pytest.importorskip("av")
+av = pytest.importorskip("av")
 
 
 def check_clips(data: penstock.Dataset, sound: Sound, size: int, stride: int) -> None:
@@ -184,16 +184,16 @@ def test_saved_indexes_and_batches(kind: str, tmp_path: Path) -> None:
 
 def test_decoders_wait_for_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of files of several kinds, a few decoders are kept, and used again in another's place."""
-    monkeypatch.setattr(sound_codec, "_pool", DecoderPool())
-    monkeypatch.setattr(sound_codec.limits, "idle_decoders_max", 2)
+    pool = DecoderPool(av._core.__file__, 2)
+    monkeypatch.setattr(sound_codec, "find_pool", lambda: pool)
     sounds = write_folder(tmp_path, "mp3", "flac", "wav")
     data = penstock.open(tmp_path, clips={"seconds": 0.5}, index="memory")
     origins = data.origins(np.arange(len(data)))
     for number in np.random.default_rng(0).permutation(np.repeat(np.arange(len(data)), 3)).tolist():
         file, first = int(origins["file"][number]), int(origins["frame"][number])
         assert np.array_equal(data[number]["sound"], sounds[file].floats[first : first + 8000])
-        assert len(sound_codec._pool._idle) <= 2
-    assert {kind[0] for kind, _ in sound_codec._pool._idle} <= {"mp3float", "flac", "pcm_s16le"}
+        assert len(pool.idle) <= 2
+    assert set(pool.idle) <= {"mp3float", "flac", "pcm_s16le"}
 
 
 def test_what_players_ignore(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import limits
+from penstock._core import DecoderPool
 from penstock.errors import FormatError, UsageError
-from penstock.index.codecs import decoder_pool
 from penstock.index.codecs import film as film_codec
 from penstock.testing import FormatSuite, Written
 from tests.index.formats.films import (
@@ -203,27 +202,19 @@ def test_frames_are_turned_upright(turns: int, tmp_path: Path) -> None:
 
 def test_decoders_wait_for_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of films of many kinds, a few decoders are kept, and used again."""
-    made = []
-    make = decoder_pool.PacketDecoder
-
-    def counted(*given: Any) -> Any:
-        made.append(given)
-        return make(*given)
-
-    monkeypatch.setattr(decoder_pool, "PacketDecoder", counted)
-    monkeypatch.setattr(film_codec, "_pool", decoder_pool.DecoderPool())
-    monkeypatch.setattr(limits, "idle_decoders_max", 2)
+    pool = DecoderPool(av._core.__file__, 2)
+    monkeypatch.setattr(film_codec, "find_pool", lambda: pool)
     films = [write_film(tmp_path / f"{n}", 24, size=(48, 48 + 16 * n), seed=n) for n in range(4)]
     clips = {"frames": 4, "size": (48, 48)}
     data = penstock.open(tmp_path, clips=clips, index="memory")
     assert np.array_equal(data[0]["frames"], films[0].frames[:4])
     for number in (0, 6, 0, 6, 1, 7, 0):
         assert data[number]["frames"].shape == (4, 48, 48, 3)
-    assert len(made) == 2
+    assert pool.opened == 2
     for number in (12, 18, 0, 6, 12, 18):
         assert data[number]["frames"].shape == (4, 48, 48, 3)
-        assert len(film_codec._pool._idle) == 2
-    assert len(made) > 4
+        assert len(pool.idle) == 2
+    assert pool.opened > 4
     assert np.array_equal(data[5]["frames"], films[0].frames[20:])
 
 

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from ... import limits
 from ...errors import UsageError
+from ...extent import Int
 
 
 class Strings(Protocol):
@@ -49,8 +50,6 @@ class CompressedChunk(NamedTuple):
     lengths:  bytes of each piece.
     samples:  number of samples that it must decode to.
     inside:   what its layout knows of it and its codec has to.
-    rows:     the rows alone that are needed, for codecs of layouts that say so; None: all.
-    out:      memory into which they may be decoded.
     """
 
     number: int
@@ -58,8 +57,6 @@ class CompressedChunk(NamedTuple):
     lengths: Sequence[int]
     samples: int
     inside: Mapping[str, Any] = {}
-    rows: npt.NDArray[np.int64] | None = None
-    out: npt.NDArray[Any] | None = None
 
     def pieces(self) -> list[memoryview]:
         """Cut the data into the bytes of each piece."""
@@ -68,6 +65,20 @@ class CompressedChunk(NamedTuple):
             pieces.append(self.data[start : start + length])
             start += length
         return pieces
+
+
+class PacketColumns(NamedTuple):
+    """Packets of some groups, group by group.
+
+    bounds:  int64 (groups + 1,), the first packet of each, and the end.
+    sizes, rows:  int64 (packets,), bytes of each, and the row that its frame has in the group.
+    config:  int64 (groups,), number of what the decoder is given, among the codec's.
+    """
+
+    bounds: Int
+    sizes: Int
+    rows: Int
+    config: Int
 
 
 Decoder = Callable[[Mapping[str, Any], CompressedChunk], Decoded]
@@ -254,9 +265,8 @@ def decode_chunk(
             raise
         except ValueError as error:
             raise BrokenChunk(compressed.number, str(error)) from None
-        expected = compressed.samples if compressed.rows is None else len(compressed.rows)
-        if len(decoded) != expected:
-            what = f"{len(decoded)} samples were decoded, not {expected}"
+        if len(decoded) != compressed.samples:
+            what = f"{len(decoded)} samples were decoded, not {compressed.samples}"
             raise BrokenChunk(compressed.number, what)
         if key is not None:
             RECENT.put(key, decoded)

@@ -18,33 +18,38 @@ from typing import Any
 import numpy as np
 
 from ... import limits
-from .decoder_pool import DecoderKind, DecoderPool
+from ...errors import UsageError
+from .decoder_pool import find_pool
 from .registry import CompressedChunk, Decoded
-
-_pool = DecoderPool()
 
 
 def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode a run of samples, (1, samples, channels); or a file, as the bytes of all of them."""
     inside, channels = compressed.inside, options["channels"]
-    name, config, packing = options["configs"][inside["config"]]
-    wanted = inside["frames"]
-    if wanted * channels * 8 > limits.decoded_chunk_bytes_max:
-        raise ValueError(f"{wanted:,} samples of {channels} channels: give shorter clips")
-    samples = np.empty((wanted, channels), options["dtype"])
-    kind = DecoderKind(name, config, _list_options(name, config, channels, options["rate"]))
-    decoder = _pool.take(kind)
-    data = np.frombuffer(compressed.data, np.uint8)
-    decoder.decode_samples(data, inside["sizes"], packing, inside["place"], samples)
-    if name != "aac":  # a used decoder goes on with its random numbers, for noise
-        _pool.give_back(kind, decoder)
+    packets = inside["packets"]
+    name, config, packing = options["configs"][int(packets.config[0])]
+    shape = inside["frames"], channels
+    if shape[0] * channels * 8 > limits.decoded_chunk_bytes_max:
+        raise ValueError(f"{shape[0]:,} samples of {channels} channels: give shorter clips")
+    samples = np.empty(shape, options["dtype"])
+    try:
+        find_pool().decode_samples(
+            (name, bytes.fromhex(config), _list_options(name, config, channels, options["rate"])),
+            np.frombuffer(compressed.data, np.uint8),
+            packets.sizes,
+            packing,
+            inside["place"],
+            samples,
+        )
+    except RuntimeError as error:
+        raise UsageError(str(error)) from None
     return [samples.reshape(-1).view(np.uint8).data] if options.get("whole") else samples[None]
 
 
-def _list_options(name: str, config: str, channels: int, rate: int) -> tuple[tuple[str, str], ...]:
+def _list_options(name: str, config: str, channels: int, rate: int) -> list[tuple[str, str]]:
     """List what FFmpeg's decoder is told."""
     told = [("err_detect", "crccheck+explode")] if name == "flac" else []  # it has checksums
     if not config:
         layout = {1: "mono", 2: "stereo"}.get(channels, f"{channels} channels")
         told += [("ar", str(rate)), ("ch_layout", layout)]
-    return tuple(told)
+    return told
