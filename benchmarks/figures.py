@@ -47,13 +47,13 @@ class Study(NamedTuple):
 
 
 STUDIES = (
-    Study("bench", "benchmarks", 12),
+    Study("bench", "benchmarks", 15),
     Study("lmdb", "benchmarks.lmdb_study", 8, ("root", "fuse")),
     Study("image-folder", "benchmarks.image_folder --photos {photos}", 7, ("photos",)),
     Study("images", "benchmarks.images --photos {photos}", 5, ("photos",)),
     Study("text", "benchmarks.text", 4),
     Study("formats", "benchmarks.containers", 6),
-    Study("clips", "benchmarks.clips", 20),
+    Study("clips", "benchmarks.clips", 35),
     Study("lerobot", "benchmarks.lerobot", 8),
     Study("audio", "benchmarks.audio", 5),
     Study("cluster", "benchmarks.cluster", 7, ("root", "fuse")),
