@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import gc
 import io
+import itertools
 import threading
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +21,8 @@ from hypothesis.extra import numpy as arrays
 import penstock
 from penstock.engine.store import StoreFile
 from penstock.errors import FormatError, PenstockError
+from penstock.index.codecs.chunked_arrays import decode_npz
+from penstock.index.codecs.registry import CompressedChunk
 from penstock.index.formats.arrays import read_header
 
 
@@ -124,8 +131,9 @@ def test_bytes_after_the_array_do_not_count(tmp_path):
     assert [int(sample["data"]) for sample in opened(path)] == [0, 1, 2]
 
 
-def test_headers_are_read_by_many_threads():
-    """One thread's literal is evaluated while another's is, in the middle of it.
+@pytest.mark.parametrize("other", ["file", "entry of an archive", "literal"])
+def test_headers_are_read_by_many_threads(other: str) -> None:
+    """One thread's literal is evaluated while another's is, in the middle of it, ours or not.
 
     CPython 3.11 collects garbage there, and its finalizers let other threads run.
     """
@@ -133,27 +141,46 @@ def test_headers_are_read_by_many_threads():
     np.save(npy, np.zeros((2, 3), np.int32))
     head = npy.getvalue()
     source = StoreFile("a.npy", len(head), lambda start, length: head[start : start + length], -1)
+    archive = io.BytesIO()
+    np.savez_compressed(archive, x=np.zeros((2, 3), np.int32))
+    with zipfile.ZipFile(archive) as names:
+        size = names.start_dir
+    entry = CompressedChunk(0, memoryview(archive.getvalue())[:size], [size], 1)
+    options = {"dtype": "<i4", "shape": (2, 3)}
     threads = []
 
-    def read(depth: int) -> tuple[int, ...]:
-        return read(depth - 1) if depth else read_header(source, "a.npy").shape
+    def read_file() -> tuple[int, ...]:
+        return read_header(source, "a.npy").shape
+
+    def read_entry() -> tuple[int, ...]:
+        return decode_npz(options, entry).shape[1:]
+
+    def evaluate_own() -> None:
+        with contextlib.suppress(SystemError):
+            ast.literal_eval("(2, 3)")
+
+    actions: dict[str, Callable[[], object]]
+    actions = {"file": read_file, "entry of an archive": read_entry, "literal": evaluate_own}
+
+    def act(depth: int) -> object:
+        return act(depth - 1) if depth else actions[other]()
 
     class Garbage:
         def __init__(self) -> None:
             self.itself = self
 
         def __del__(self) -> None:
-            threads.append(threading.Thread(target=read, args=(5,)))
+            threads.append(threading.Thread(target=act, args=(5,)))
             threads[-1].start()
             threads[-1].join(0.05)
 
     before = gc.get_threshold()
     try:
-        for threshold in range(10, 30):
+        for threshold, one in itertools.product(range(10, 30), [read_file, read_entry]):
             gc.collect()
             Garbage()
             gc.set_threshold(threshold)
-            assert read(0) == (2, 3)
+            assert one() == (2, 3)
             gc.set_threshold(*before)
     finally:
         gc.set_threshold(*before)

@@ -21,7 +21,6 @@ import io
 import itertools
 import math
 import struct
-import threading
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +33,7 @@ from ...arguments import check_whole
 from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
-from ..codecs.chunked_arrays import unpack_entry
+from ..codecs.chunked_arrays import read_npy_header, unpack_entry
 from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Index
@@ -53,8 +52,6 @@ from .windowing import (
 MAGIC = b"\x93NUMPY"
 _HEAD_BYTES = 12 + 10_000
 """Most bytes of a header that numpy evaluates; structured types, with longer ones, are refused."""
-_literals = threading.Lock()
-"""Held while a header's literal is evaluated: CPython 3.11 counts all threads' depth in one."""
 
 
 class NpyHeader(NamedTuple):
@@ -123,14 +120,7 @@ def read_header(source: StoreFile, what: str, offset: int = 0) -> NpyHeader:
 def _parse_header(head: bytes, what: str) -> NpyHeader:
     file = io.BytesIO(head)
     try:
-        version = np.lib.format.read_magic(file)
-        if version[0] not in (1, 2, 3):
-            raise ValueError(f"version {version}")
-        # Version 3 differs in the encoding of field names, which only structured types have.
-        number = min(version[0], 2)
-        read = getattr(np.lib.format, f"read_array_header_{number}_0")
-        with _literals:
-            shape, is_fortran, dtype = read(file)
+        shape, is_fortran, dtype = read_npy_header(file)
         if min(shape, default=0) < 0 or math.prod(shape) >= limits.order_count_max:
             raise ValueError(f"the shape {shape}")
     except Exception as error:  # whatever a damaged literal makes numpy, ast or tokenize raise
