@@ -75,6 +75,23 @@ def pytest_runtest_setup() -> None:
         pytest.skip("the time of the search is over")
 
 
+class _FailureNames:
+    """Names a test as it fails: a run that is cut off has no summary."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self.reporter = reporter
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.reporter.write_line(f" {report.nodeid}")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Name failures as they come."""
+    if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):
+        session.config.pluginmanager.register(_FailureNames(reporter))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A search that ends early has tried others than the last one."""

@@ -42,9 +42,10 @@ CODECS = frozenset(
     + ["pcodec", "quantize", "shuffle", "zfpy", "zlib", "zstd"]
 )
 """Codecs that numcodecs may be asked for: a file may name any codec, and "pickle" runs code."""
-_ENTRY = struct.Struct("<4s5H3I2H")  # of a zip archive, before its name
-_LATE_CHECKSUM = 1 << 3  # the checksum comes behind the data
-_NPY_HEADER_MAX = 12 + 10_000
+ZIP_ENTRY = struct.Struct("<4s5H3I2H")  # of a zip archive, before its name
+ZIP_LATE = 1 << 3  # a flag: the checksum comes behind the data
+NPY_HEADER_MAX = 12 + 10_000
+"""Most bytes of a header that numpy evaluates; structured types, with longer ones, are refused."""
 _literals = threading.Lock()
 """Held while a header's literal is evaluated: CPython 3.11 counts all threads' depth in one."""
 _LITERAL_TRIES = 100
@@ -169,12 +170,12 @@ def check_codec(config: Mapping[str, Any]) -> None:
 def unpack_entry(entry: memoryview, size_max: int) -> bytes:
     """Unpack an entry of a zip archive, which begins with its header; ValueError if its data do not
     match the checksum there, or are more than `size_max` bytes."""
-    if len(entry) < _ENTRY.size:
+    if len(entry) < ZIP_ENTRY.size:
         raise ValueError(f"an entry has {len(entry)} bytes")
-    magic, _, flags, method, _, _, checksum, _, _, *skipped = _ENTRY.unpack_from(entry)
-    if magic != b"PK\3\4" or flags & _LATE_CHECKSUM:
+    magic, _, flags, method, _, _, checksum, _, _, *skipped = ZIP_ENTRY.unpack_from(entry)
+    if magic != b"PK\3\4" or flags & ZIP_LATE:
         raise ValueError("no entry with its checksum in front")
-    packed = entry[_ENTRY.size + sum(skipped) :]
+    packed = entry[ZIP_ENTRY.size + sum(skipped) :]
     plain = decompress("deflate", packed, size_max) if method else bytes(packed)
     if zlib.crc32(plain) != checksum:
         raise ValueError("the checksum does not match")
@@ -182,10 +183,10 @@ def unpack_entry(entry: memoryview, size_max: int) -> bytes:
 
 
 def read_npy_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of a .npy file, and leave `file` at its data; whatever a damaged literal
-    makes numpy, ast or tokenize raise.
+    """Read the header of a .npy file, and leave `file` at its data: the shape, whether the order is
+    Fortran's, the dtype.
 
-    Returns: the shape, whether the order is Fortran's, the dtype.
+    ValueError if it is damaged, or whatever else numpy, ast or tokenize raise at a literal.
     """
     version = np.lib.format.read_magic(file)
     if version[0] not in (1, 2, 3):
@@ -213,7 +214,7 @@ def decode_npz(options: Mapping[str, Any], compressed: CompressedChunk) -> Decod
     size = math.prod(shape) * dtype.itemsize
     if size > limits.decoded_chunk_bytes_max:
         raise ValueError(f"an array is {shape} of {dtype}")
-    plain = unpack_entry(compressed.data, size + _NPY_HEADER_MAX)
+    plain = unpack_entry(compressed.data, size + NPY_HEADER_MAX)
     file = io.BytesIO(plain)
     written, is_fortran, held = read_npy_header(file)
     if (written, held) != (shape, dtype):

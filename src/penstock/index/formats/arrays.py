@@ -33,7 +33,13 @@ from ...arguments import check_whole
 from ...engine.store import StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
-from ..codecs.chunked_arrays import read_npy_header, unpack_entry
+from ..codecs.chunked_arrays import (
+    NPY_HEADER_MAX,
+    ZIP_ENTRY,
+    ZIP_LATE,
+    read_npy_header,
+    unpack_entry,
+)
 from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Index
@@ -50,8 +56,6 @@ from .windowing import (
 )
 
 MAGIC = b"\x93NUMPY"
-_HEAD_BYTES = 12 + 10_000
-"""Most bytes of a header that numpy evaluates; structured types, with longer ones, are refused."""
 
 
 class NpyHeader(NamedTuple):
@@ -114,7 +118,7 @@ def check_room(what: str, header: NpyHeader, row_bytes: int, held_bytes: int) ->
 
 def read_header(source: StoreFile, what: str, offset: int = 0) -> NpyHeader:
     """Read the header of an array that starts at `offset`; FormatError that names `what`."""
-    return _parse_header(source.read(offset, _HEAD_BYTES), what)
+    return _parse_header(source.read(offset, NPY_HEADER_MAX), what)
 
 
 def _parse_header(head: bytes, what: str) -> NpyHeader:
@@ -150,10 +154,9 @@ def make_field(path: str, header: NpyHeader, name: str = "data") -> Field:
 # -- archives --------------------------------------------------------------------------------------
 
 _SUFFIX = ".npy"
-_LOCAL = struct.Struct("<4s5H3I2H")
 _TAIL_BYTES = 22 + 0xFFFF  # the end record, with the longest comment
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_ENCRYPTED, _LATE_CHECKSUM = 1 << 0, 1 << 3  # flags of an entry
+_ENCRYPTED = 1 << 0  # a flag of an entry
 _DAMAGED = (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error)
 
 
@@ -311,7 +314,7 @@ def _parse_arrays(
         if not member.name.endswith(_SUFFIX):
             raise FormatError(f"{what} is not an array: choose arrays with fields=")
         is_stored = member.method == zipfile.ZIP_STORED
-        is_streamed = member.flags & _LATE_CHECKSUM and not is_stored
+        is_streamed = member.flags & ZIP_LATE and not is_stored
         if member.flags & _ENCRYPTED or is_streamed or member.method not in _METHODS:
             raise FormatError(f"{what} is encrypted, streamed or oddly compressed: use numpy.savez")
         if is_stored:
@@ -369,9 +372,9 @@ def _parse_arrays(
 
 
 def _read_packed_header(source: StoreFile, what: str, member: ZipMember) -> NpyHeader:
-    packed = source.read(member.offset, min(member.size, 2 * _HEAD_BYTES))
+    packed = source.read(member.offset, min(member.size, 2 * NPY_HEADER_MAX))
     try:
-        head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, _HEAD_BYTES)
+        head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, NPY_HEADER_MAX)
     except zlib.error as error:
         raise source.flaw(member.offset, f"damaged data of {member.name!r}: {error}") from None
     return _parse_header(head, what)
@@ -380,9 +383,9 @@ def _read_packed_header(source: StoreFile, what: str, member: ZipMember) -> NpyH
 def _unpack_member(source: StoreFile, member: ZipMember) -> bytes:
     """Unpack a compressed label, and check it by its checksum."""
     size = member.offset + member.size - member.start
-    entry = source.read(member.start, min(size, 4 * _HEAD_BYTES))
+    entry = source.read(member.start, min(size, 4 * NPY_HEADER_MAX))
     try:
-        return unpack_entry(memoryview(entry), 2 * _HEAD_BYTES)
+        return unpack_entry(memoryview(entry), 2 * NPY_HEADER_MAX)
     except ValueError as error:
         raise source.flaw(member.offset, f"damaged data of {member.name!r}: {error}") from None
 
@@ -421,15 +424,15 @@ def _list_members(source: StoreFile) -> list[ZipMember]:
 def _locate_data(file: BlockFile, entry: zipfile.ZipInfo) -> ZipMember:
     """Locate a member's data, whose place only its local header tells."""
     file.seek(entry.header_offset)
-    head = file.read(_LOCAL.size) or b""
-    magic, _, flags, method, *_, name_bytes, extra_bytes = _LOCAL.unpack(head)
+    head = file.read(ZIP_ENTRY.size) or b""
+    magic, _, flags, method, *_, name_bytes, extra_bytes = ZIP_ENTRY.unpack(head)
     name = (file.read(name_bytes) or b"").decode("utf-8" if flags & 1 << 11 else "cp437", "replace")
     # The two headers are written together: where they differ, one of them is damaged.
     if magic != b"PK\3\4" or method != entry.compress_type or name != entry.orig_filename:
         raise zipfile.BadZipFile(f"member {entry.filename!r} has another header at its place")
     if method == zipfile.ZIP_STORED and entry.compress_size != entry.file_size:
         raise zipfile.BadZipFile(f"stored member {entry.filename!r} has two sizes")
-    offset = entry.header_offset + _LOCAL.size + name_bytes + extra_bytes
+    offset = entry.header_offset + ZIP_ENTRY.size + name_bytes + extra_bytes
     return ZipMember(
         entry.filename,
         method,
