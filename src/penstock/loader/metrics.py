@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from ..arguments import check_kind, check_path, check_whole
-from ..engine.threads import start_threads
+from ..engine.threads import make_turn, start_threads
 from ..errors import UsageError
 from ..meter import Counters, Meter, Requested, Span
 from ..own_files import open_own
@@ -172,7 +172,7 @@ class Endpoint:
                 _endpoints.pop((self.host, self.port), None)
 
 
-_lock = threading.Lock()
+_lock = make_turn()
 _endpoints: weakref.WeakValueDictionary[tuple[str, int], Endpoint] = weakref.WeakValueDictionary()
 
 

@@ -7,6 +7,8 @@ import contextlib
 import gc
 import io
 import itertools
+import os
+import signal
 import threading
 import zipfile
 from collections.abc import Callable
@@ -21,9 +23,9 @@ from hypothesis.extra import numpy as arrays
 import penstock
 from penstock.engine.store import StoreFile
 from penstock.errors import FormatError, PenstockError
-from penstock.index.codecs.chunked_arrays import decode_npz
+from penstock.index.codecs.chunked_arrays import decode_npz, read_npy_header
 from penstock.index.codecs.registry import CompressedChunk
-from penstock.index.formats.arrays import read_header
+from penstock.index.formats.arrays import MAGIC, read_header
 
 
 def opened(path: Path) -> penstock.Dataset:
@@ -129,6 +131,32 @@ def test_bytes_after_the_array_do_not_count(tmp_path):
     path = tmp_path / "x.npy"
     path.write_bytes(saved(np.arange(3)) + b"more")
     assert [int(sample["data"]) for sample in opened(path)] == [0, 1, 2]
+
+
+def test_a_process_forked_while_a_header_is_read_reads_headers() -> None:
+    """The thread that holds the lock does not exist there."""
+    head, held, forked = saved(np.arange(3)), threading.Event(), threading.Event()
+
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() > len(MAGIC):
+                held.set()
+                forked.wait()
+            return super().read(size)
+
+    thread = threading.Thread(target=read_npy_header, args=(Slow(head),))
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(60)
+            os._exit(read_npy_header(io.BytesIO(head))[0] != (3,))
+        finally:
+            os._exit(2)
+    forked.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("other", ["file", "entry of an archive", "literal"])

@@ -23,7 +23,6 @@ import importlib
 import io
 import math
 import struct
-import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from ...engine.threads import make_turn
 from ...errors import UsageError, import_library
 from .decompression import METHODS, decompress
 from .registry import CompressedChunk, Decoded
@@ -46,7 +46,7 @@ ZIP_ENTRY = struct.Struct("<4s5H3I2H")  # of a zip archive, before its name
 ZIP_LATE = 1 << 3  # a flag: the checksum comes behind the data
 NPY_HEADER_MAX = 12 + 10_000
 """Most bytes of a header that numpy evaluates; structured types, with longer ones, are refused."""
-_literals = threading.Lock()
+_literals = make_turn()
 """Held while a header's literal is evaluated: CPython 3.11 counts all threads' depth in one."""
 _LITERAL_TRIES = 100
 _CODEC_SPARE, _FILTER_SPARE = 1 << 16, 64

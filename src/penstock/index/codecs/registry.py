@@ -16,7 +16,6 @@ other.
 from __future__ import annotations
 
 import importlib
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from ...engine.threads import make_turn
 from ...errors import UsageError
 from ...extent import Int
 
@@ -164,7 +164,7 @@ class DecodedChunks:
         self._shares: weakref.WeakKeyDictionary[object, tuple[int, int]] = (
             weakref.WeakKeyDictionary()
         )
-        self._lock = threading.Lock()
+        self._lock = make_turn()
 
     def get(self, key: tuple[object, ...]) -> Decoded | None:
         """Return the chunk of this key, as the newest; None if it is not kept."""
