@@ -65,8 +65,13 @@ class InterruptAt:
 
 
 def interrupt(place: int, modules: Sequence[ModuleType], call: Callable[[], Any]) -> bool:
-    """Call, and interrupt it at a place; False if it ended before. No other error comes of it."""
+    """Call, and interrupt it at a place; False if it ended before. No other error comes of it.
+
+    An interrupt that CPython drops, as in a callback of a weak reference, counts as one, too.
+    """
     tracer = InterruptAt(place, modules)
+    dropped: list[Any] = []
+    hook, sys.unraisablehook = sys.unraisablehook, dropped.append
     sys.settrace(tracer)
     try:
         call()
@@ -75,7 +80,9 @@ def interrupt(place: int, modules: Sequence[ModuleType], call: Callable[[], Any]
         return True
     finally:
         sys.settrace(None)
-    return False
+        sys.unraisablehook = hook
+    assert all(one.exc_type is KeyboardInterrupt for one in dropped), dropped
+    return bool(dropped)
 
 
 def end_in_thread(call: Callable[[], Any], place: int) -> Any:

@@ -54,11 +54,15 @@ class CpuThrottle:
     @property
     def is_in_debt(self) -> bool:
         """True if `wait` would have to wait now."""
+        if self.rate is None:
+            return False
         with self._lock:
             return self._account.find_wait_ns(time.monotonic_ns()) > 0
 
     def charge(self, used_s: float) -> None:
         """Charge processor time that was used. Does not wait."""
+        if self.rate is None:
+            return
         with self._lock:
             self._account.charge(used_s * 1e9, time.monotonic_ns())
 

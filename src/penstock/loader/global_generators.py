@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _random
 import ctypes
+import functools
 import random
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,16 +28,27 @@ States = dict[str, object]
 # The state of `random` in memory, all that C adds to a bare object. getstate() takes 7 us.
 _inst = random._inst
 _python_bytes = _random.Random.__basicsize__ - object.__basicsize__
-_python = (ctypes.c_uint8 * _python_bytes).from_address(id(_inst) + object.__basicsize__)
 _numpy_bytes = 625 * 4  # of MT19937: 624 words and the position
+
+
+def _view_memory(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_uint8 * size).from_address(address)).cast("B")
+
+
+_python = _view_memory(id(_inst) + object.__basicsize__, _python_bytes)
+
+
+@functools.lru_cache(1)
+def _view_numpy(generator: np.random.MT19937) -> memoryview:
+    return _view_memory(generator.ctypes.state_address, _numpy_bytes)
 
 
 def read_states() -> States:
     """Read the states of all generators, to be compared with a later reading. Takes 2 us."""
     numpy = np.random.get_bit_generator()  # type: ignore[attr-defined]
-    states: States = {"random": bytes(_python)}
+    states: States = {"random": _python.tobytes()}
     if isinstance(numpy, np.random.MT19937):
-        states["numpy"] = ctypes.string_at(numpy.ctypes.state_address, _numpy_bytes)
+        states["numpy"] = _view_numpy(numpy).tobytes()
     else:  # another one that the user has set
         states["numpy"] = repr(numpy.state)
     torch: Any = sys.modules.get("torch")
@@ -56,13 +68,13 @@ def write_states(states: States, names: Iterable[str]) -> None:
     for name in names:
         state: Any = states.get(name)
         if name == "random":
-            ctypes.memmove(_python, state, _python_bytes)
+            _python[:] = state
         elif name == "torch" and state is not None:
             torch = sys.modules["torch"]
             torch.default_generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
         elif isinstance(state, bytes):
             numpy = np.random.get_bit_generator()  # type: ignore[attr-defined]
-            ctypes.memmove(numpy.ctypes.state_address, state, _numpy_bytes)
+            _view_numpy(numpy)[:] = state
 
 
 class DrawWatch:

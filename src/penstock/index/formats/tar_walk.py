@@ -128,6 +128,19 @@ def _skip_member(header: bytes) -> int | None:
     return _BLOCK + (-(-member.size // _BLOCK) * _BLOCK if member.isreg() else 0)
 
 
+def _are_different(names: Names) -> bool:
+    """Return whether no name comes twice. Names of one length that ascend are the fast case."""
+    ends, width = names.ends, int(names.ends[0]) if len(names.ends) else 0
+    if width and (np.diff(ends) == width).all():
+        rows = names.text.view(f"S{width}")
+        if (rows[1:] > rows[:-1]).all():
+            return True
+    text, places = names.text.tobytes(), ends.tolist()
+    return len({text[start:end] for start, end in zip([0, *places], places, strict=False)}) == len(
+        ends
+    )
+
+
 def join_pieces(pieces: Sequence[TarShard], duplicates: bool) -> TarShard | None:
     """Join the members of an archive's pieces; None if it has to be walked whole.
 
@@ -153,10 +166,8 @@ def join_pieces(pieces: Sequence[TarShard], duplicates: bool) -> TarShard | None
     joined = shards.join_names(keys)
     samples = np.concatenate(sample)
     numbers: Any = np.concatenate(extension)
-    members = samples * max(1, len(extensions)) + numbers
-    text, ends = joined.text.tobytes(), joined.ends.tolist()
-    different = {text[start:end] for start, end in zip([0, *ends], ends, strict=False)}
-    if len(np.unique(members)) < len(members) or (len(different) < count and not duplicates):
+    members = np.sort(samples * max(1, len(extensions)) + numbers)
+    if (members[1:] == members[:-1]).any() or not (duplicates or _are_different(joined)):
         return None
     values, integers, texts = zip(*(piece.labels for piece in pieces), strict=True)
     return TarShard(
