@@ -466,8 +466,11 @@ def main() -> None:
     race = Race(record, rounds, options.seed)
     measure_billion(record, folder, options.seed)
     measure_weather(race, write_weather(folder / f"weather-{days}.zarr", days), days, count)
+    record.write()  # a run that is cut short keeps what it has
     measure_volumes(race, write_volumes(folder / f"volumes-{volumes}.h5", volumes), min(count, 128))
+    record.write()
     measure_files(race, folder, min(count, 96))
+    record.write()
     numbers = write_numbers(folder / f"field-{rows}.npy", rows)
     measure_stats(race, numbers, folder / f"weather-{days}.zarr")
     finish(record)

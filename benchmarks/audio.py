@@ -199,6 +199,7 @@ def main() -> None:
         return
     for kind in KINDS:
         measure_kind(record, options.folder, kind, files, rounds)
+        record.write()  # a run that is cut short keeps what it has
     finish(record)
 
 

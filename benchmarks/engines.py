@@ -282,6 +282,8 @@ def main() -> None:
         before = len(record.rows)
         work(record, *arguments)
         print(table(record.rows[before:]), flush=True)
+        if not options.quick and options.only == PARTS:
+            record.write()  # a run that is cut short keeps what it has
 
     limits.task_text_bytes //= scale  # as many tasks
     parts = [part for part in options.only if (count if part == "shards" else rounds)]
@@ -316,8 +318,6 @@ def main() -> None:
         data = folder / f"shards-{count}"
         data = data if data.exists() else write_shards(data, count)
         measure(measure_shards, data, count)
-    if not options.quick and options.only == PARTS:
-        print(record.write())
 
 
 if __name__ == "__main__":

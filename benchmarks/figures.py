@@ -6,14 +6,16 @@
 
 A tree with uncommitted changes is refused: a record names the commit that it is of. What is timed
 runs alone, and waits for a quiet machine; what is computed runs two at a time, at the end. A study
-that cannot run here, or takes too long, leaves a record without rows that says why: an old one
-never stays in its place. The order is the same in each run.
+that cannot run here, fails or takes too long leaves a record with the rows that it wrote, if any,
+which says why: an old one never stays in its place. The order is the same in each run.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
+from . import record
 from .contender import ROOT
 from .record import LOAD_MAX, Record, count_busy_cores, find_reasons, read_record
 
@@ -29,6 +32,8 @@ QUIET_S = 180
 """Longest wait for a quiet machine before a study; its record names the load in any case."""
 GENERATED = ("benchmarks/results", "docs/performance.md", "docs/speed.svg", "docs/scale.md")
 """Paths that a run writes itself, so that they may have changed."""
+ROOM_GB = 30
+"""Room on the disk that a study may need for its files: checkpoints, containers, films."""
 
 
 class Study(NamedTuple):
@@ -53,9 +58,9 @@ STUDIES = (
     Study("images", "benchmarks.images --photos {photos}", 5, ("photos",)),
     Study("text", "benchmarks.text", 4),
     Study("formats", "benchmarks.containers", 6),
-    Study("clips", "benchmarks.clips", 30),
+    Study("clips", "benchmarks.clips", 20),
     Study("lerobot", "benchmarks.lerobot", 8),
-    Study("audio", "benchmarks.audio", 5),
+    Study("audio", "benchmarks.audio", 8),
     Study("cluster", "benchmarks.cluster", 7, ("root", "fuse")),
     Study("share", "benchmarks.share", 12, ("root", "fuse")),
     Study("checkpoint", "benchmarks.checkpoint", 7),
@@ -72,8 +77,8 @@ STUDIES = (
     Study("bench-bench", "benchmarks.bench", 4),
     Study("sim-live", "benchmarks.simulate_live", 4, ("root", "fuse")),
     Study("survey", "benchmarks.survey", 5),
-    Study("engines", "benchmarks.engines --rounds 3", 15),
-    Study("arrays", "benchmarks.arrays", 20),
+    Study("engines", "benchmarks.engines --rounds 3", 14),
+    Study("arrays", "benchmarks.arrays", 14),
     Study("schedules", "benchmarks.schedules", 12, is_timed=False),
     Study("scale", "benchmarks.scale", 12, is_timed=False),
     Study("sim", "benchmarks.sim", 10, is_timed=False),
@@ -94,13 +99,22 @@ def find_lack(study: Study, photos: Path | None) -> str:
         "fuse": not os.path.exists("/dev/fuse") and "there is no /dev/fuse",
         "photos": photos is None and "no photographs were given: --photos FOLDER",
     }
-    return next((lack for need in study.needs if (lack := lacks[need])), "")
+    if lack := next((lack for need in study.needs if (lack := lacks[need])), ""):
+        return lack
+    free_gb = shutil.disk_usage(ROOT).free / 1e9
+    return f"{free_gb:.0f} GB of room on the disk are not {ROOM_GB}" if free_gb < ROOM_GB else ""
 
 
 def leave_out(study: Study, why: str) -> None:
     """Replace the record of a study by one that says why it was not measured."""
     print(f"{study.record}: left out: {why}", flush=True)
     Record(study.record, 0, {"note": f"not measured: {why}"}).write()
+
+
+def find_written(study: Study) -> int:
+    """When the record of a study was written, in nanoseconds; 0 if there is none."""
+    path = record.RESULTS / f"{study.record}.json"
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def wait_for_quiet() -> None:
@@ -114,7 +128,7 @@ class Run:
     """A study that runs, in a process group of its own; its output goes to a file."""
 
     def __init__(self, study: Study, photos: Path | None, logs: Path) -> None:
-        self.study, self.began = study, time.monotonic()
+        self.study, self.began, self.written = study, time.monotonic(), find_written(study)
         self.log = logs / f"{study.record}.log"
         words = study.command.format(photos=photos).split(" ")
         environment = {**os.environ, "OMP_NUM_THREADS": "1"} if "foreign" in words[0] else None
@@ -129,19 +143,30 @@ class Run:
             )
 
     def wait(self) -> None:
-        """Wait for the end, and say what there is; a study that fails or lasts has no rows."""
+        """Wait for the end, and say what there is."""
         left = self.began + 60 * self.study.minutes - time.monotonic()
         try:
             code = self.process.wait(max(left, 0))
         except subprocess.TimeoutExpired:
             self.stop()
-            leave_out(self.study, f"it took more than {self.study.minutes:g} minutes")
+            self.keep_rows(f"it took more than {self.study.minutes:g} minutes")
             return
         if code:
             last = self.log.read_text(errors="replace").strip().rpartition("\n")[2]
-            leave_out(self.study, f"it ended with code {code}: {last:.200}")
+            self.keep_rows(f"it ended with code {code}: {last:.200}")
         else:
             print(summarize(self.study.record), flush=True)
+
+    def keep_rows(self, why: str) -> None:
+        """Keep the rows that a study wrote before its end, if it wrote any, and say why it ended."""
+        if find_written(self.study) == self.written:
+            leave_out(self.study, why)
+            return
+        found = read_record(self.study.record)
+        found["configuration"]["note"] = f"later rows were not measured: {why}"
+        path = record.RESULTS / f"{self.study.record}.json"
+        path.write_text(json.dumps(found, indent=1) + "\n")
+        print(f"{summarize(self.study.record)}; {why}", flush=True)
 
     def stop(self) -> None:
         """End the study with all that it started."""
@@ -155,12 +180,13 @@ class Run:
 
 def summarize(name: str) -> str:
     """One line on a record: its rows with a target, by verdict."""
-    record = read_record(name)
-    rows = [row for row in record["rows"] if row["target"] is not None]
-    unstable = [row for row in rows if find_reasons(row, record)]
-    missed = [row for row in rows if row not in unstable and not row["met"]]
-    counts = f"{len(rows) - len(unstable) - len(missed)} met, {len(missed)} missed"
-    return f"{name}: {record['seconds']:.0f} s, {counts}, {len(unstable)} unstable"
+    found = read_record(name)
+    rows = [row for row in found["rows"] if row["target"] is not None]
+    unstable = [row for row in rows if find_reasons(row, found)]
+    missed = [row for row in rows if row not in unstable and row["met"] is False]
+    met = [row for row in rows if row not in unstable and row["met"]]
+    counts = f"{len(met)} met, {len(missed)} missed"
+    return f"{name}: {found['seconds']:.0f} s, {counts}, {len(unstable)} unstable"
 
 
 def run_studies(studies: list[Study], photos: Path | None, logs: Path) -> None:

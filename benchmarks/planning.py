@@ -79,4 +79,4 @@ def planned(name: str, value: float, order_us: float) -> Row:
 
 def absent(reason: str) -> Row:
     """A row without a value is a target not met."""
-    return Row("planning", None, "us/sample", target=PLAN_US, met=False, note=f"absent: {reason}")
+    return Row("planning", None, "us/sample", target=PLAN_US, note=f"absent: {reason}")

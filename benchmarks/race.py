@@ -251,7 +251,7 @@ def compared(name: str, label: str, reference: Reference, comparison: Comparison
 
 
 def failed(name: str, reference: Reference, subject: Running | str, running: Running | str) -> Row:
-    """A row without a ratio keeps whatever was measured and says what is missing."""
+    """A row without a ratio keeps whatever was measured, says what is missing, and has no verdict."""
     notes = []
     if isinstance(running, str):
         notes.append(f"{reference.title}: {running}")
@@ -265,7 +265,6 @@ def failed(name: str, reference: Reference, subject: Running | str, running: Run
         unit=UNIT,
         floor=None if isinstance(running, str) else running.first.rate_per_s,
         target=reference.target,
-        met=None if reference.target is None else False,
         cpu_us_per_sample=None if isinstance(subject, str) else subject.first.cpu_us_per_sample,
         floor_cpu_us_per_sample=(
             None if isinstance(running, str) else running.first.cpu_us_per_sample

@@ -62,7 +62,8 @@ How to read the tables:
   host took more than {STEAL_MAX:.0%} of the processor time, or if the interval is wider than
   {WIDTH_MAX:.0%} of the ratio; the reason is printed. Load does not matter where rows are computed
   and not timed.
-* A row without a target is printed like every other; its verdict is a dash.
+* A row without a target is printed like every other; its verdict is a dash. A row with one that
+  could not be measured says so in its note.
 * A row whose target was relaxed after the first measurement says so in its note.
 * Each table names the commit of its record. A record that is not of the tree beside it says so:
   measure again before you rely on it.
@@ -150,6 +151,8 @@ def judge(row: dict[str, Any], record: dict[str, Any]) -> str:
     """The verdict on a row with a target, or why there is none; a dash for other rows."""
     if row["target"] is None:
         return "-"
+    if row["met"] is None:
+        return "*not measured*"
     reasons = find_reasons(row, record)
     if reasons:
         return f"*unstable*: {', '.join(reasons)}"
@@ -178,8 +181,9 @@ def section_lines(section: Section, record: dict[str, Any], tree: str) -> Iterat
     yield f"\n## {section.title}\n"
     yield f"`{section.command}`: {section.words}\n"
     yield f"{describe_tree(record, tree)} {describe_machine(record)}\n"
+    if note := record["configuration"].get("note"):
+        yield f"Note: {note}.\n"
     if not record["rows"]:
-        yield f"The record has no rows: {record['configuration'].get('note', 'none was measured')}."
         return
     yield f"| {' | '.join(COLUMNS)} |"
     yield f"|{'---|' * len(COLUMNS)}"
@@ -231,7 +235,7 @@ def shortfall_lines() -> Iterator[str]:
         record = read_record(section.record)
         for row in record["rows"]:
             target = find_target(section, row)
-            if target is None or row["met"]:
+            if target is None or row["met"] is not False:
                 continue
             reached = format_ratio(row)
             if row["ratio"] is None:
@@ -251,13 +255,13 @@ def performance_page(tree: str) -> str:
 
 def write_reason(reason: Reason, tree: str | None) -> str:
     """One of the README's reasons; with its figure if the record was made in quiet, and is of
-    `tree` (None: of any)."""
+    `tree` (None: of any), and the interval is narrow."""
     if not reason.record:
         return f"* {reason.words}"
     record = read_record(reason.record)
-    if not is_fit(record, tree):
+    row = next((row for row in record["rows"] if row["name"] == reason.row), None)
+    if row is None or row["ratio"] is None or not is_fit(record, tree) or find_reasons(row, record):
         return f"* {reason.plain}"
-    row = next(row for row in record["rows"] if row["name"] == reason.row)
     return f"* {reason.words.format(number(row['ratio']))}"
 
 

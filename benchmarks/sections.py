@@ -37,6 +37,7 @@ class Target(NamedTuple):
 
 
 AT_MOST = Target("at most")
+CLOSE = Target("within", low=0.97, high=1.03)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ shuffle nearby; penstock draws an exact random order.""",
         """(root) real jobs on two cores and 120 MB/s of emulated storage, divided evenly, by
 `penstock broker`, by the best shares that were found by running them (*oracle*), or not at all
 (*unmanaged*).""",
+        {"PerSched": CLOSE},
     ),
     Section(
         "checkpoint",
@@ -288,7 +290,7 @@ second, the time to the first step, the loaders on the same files, generation.""
         """PerSched against its authors' figures, beside four online rules, on their jobs and on 100
 random mixes. The rows are computed, not timed, so a busy machine does not change them.""",
         {
-            "PerSched": Target("within", low=0.97, high=1.03),
+            "PerSched": CLOSE,
             "^stagger|^rotation": AT_MOST,
         },
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,33 @@ def test_what_cannot_be_measured_says_why(
     left = json.loads((results / "results" / "x.json").read_text())
     assert left["rows"] == []
     assert left["configuration"]["note"].startswith(f"not measured: {why}")
+
+
+@pytest.mark.parametrize("after", ["while 1: pass", "raise SystemExit(3)"])
+def test_rows_that_a_study_wrote_before_its_end_are_kept(results: Path, after: str) -> None:
+    """The record says why there are no more."""
+    study = results / "study.py"
+    study.write_text(
+        "from benchmarks import record\n"
+        f"record.RESULTS = record.Path({str(results / 'results')!r})\n"
+        "rows = [record.Row('a', 1.0, 's')]\n"
+        f"record.Record('x', 0, {{}}, rows).write()\n{after}\n"
+    )
+    command = f"timeit -n 1 -r 1 exec(open({str(study)!r}).read())"
+    run_studies([Study("x", command, 0.1)], None, results)
+    left = json.loads((results / "results" / "x.json").read_text())
+    assert [row["name"] for row in left["rows"]] == ["a"]
+    assert left["configuration"]["note"].startswith("later rows were not measured: it ")
+
+
+@pytest.mark.parametrize(("free_gb", "is_short"), [(29, True), (31, False)])
+def test_a_full_disk_leaves_a_study_out(
+    free_gb: int, is_short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage("/")._replace(free=free_gb * 10**9)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    lack = figures.find_lack(Study("x", "benchmarks", 1.0), None)
+    assert lack == (f"{free_gb} GB of room on the disk are not 30" if is_short else "")
 
 
 def test_computed_studies_run_side_by_side(

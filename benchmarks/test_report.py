@@ -53,17 +53,30 @@ def test_the_figures_of_the_readme_are_what_the_command_writes() -> None:
     assert plot.PATH.read_text() in {plot.draw_speed(tree) for tree in (tree_hash(), None)}
 
 
-@pytest.mark.parametrize("load", [0.1, 2.0])
-@pytest.mark.parametrize("tree", ["this", "other"])
-def test_a_figure_of_the_readme_is_of_this_tree_and_quiet(
-    load: float, tree: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    record = RECORD | {"rows": [ROW], "tree": tree, "load": {"before": [load, 0, 0]}}
+@pytest.mark.parametrize(
+    ("load", "tree", "changes", "is_shown"),
+    [
+        (0.1, "this", {}, True),
+        (2.0, "this", {}, False),
+        (0.1, "other", {}, False),
+        (0.1, "this", {"low": 1.8}, False),
+        (0.1, "this", {"ratio": None, "met": None}, False),
+        (0.1, "this", {"name": "another"}, False),
+    ],
+)
+def test_a_figure_of_the_readme_is_of_this_tree_quiet_and_narrow(
+    load: float, tree: str, changes: dict[str, Any], is_shown: bool,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    """Else words stand in its place, as for a row that was not measured."""
+    quiet = {"before": [load, 0, 0], "steal": 0.0}
+    record = RECORD | {"rows": [ROW | changes], "tree": tree, "load": quiet}
     (tmp_path / "x.json").write_text(json.dumps(record))
     monkeypatch.setattr("benchmarks.record.RESULTS", tmp_path)
     reason = Reason("fast: {} times", "fast", "x", ROW["name"])
     line = report.write_reason(reason, "this")
-    assert line == ("* fast: 2 times" if load < 1 and tree == "this" else "* fast")
+    assert line == ("* fast: 2 times" if is_shown else "* fast")
+    assert len(REASONS) == 5
 
 
 def test_every_record_has_a_section() -> None:
@@ -90,7 +103,7 @@ def test_every_row_is_printed_and_targets_have_the_side_that_the_record_took(
     for row in record["rows"]:
         target = report.find_target(section, row)
         measured = row["value"] if row["ratio"] is None else row["ratio"]
-        if target is None or target.side == "either":
+        if target is None or target.side == "either" or row["met"] is None:
             continue
         assert target.holds(measured) == row["met"], row["name"]
 
@@ -118,24 +131,13 @@ def test_rows_of_arrays_have_the_side_of_their_target(name: str, side: str) -> N
     assert cells(lines[-1])[0] == name
 
 
-def test_the_numbers_of_the_readme_have_narrow_intervals() -> None:
-    """A row whose interval is wide is not shown in the window."""
-    assert len(REASONS) == 5
-    for reason in REASONS:
-        if not reason.record:
-            continue
-        rows = report.read_record(reason.record)["rows"]
-        (row,) = [row for row in rows if row["name"] == reason.row]
-        assert row["low"] is not None
-        assert (row["high"] - row["low"]) / row["ratio"] <= 0.10
-
-
 @pytest.mark.parametrize(
     ("changes", "load", "verdict"),
     [
         ({}, 0.1, "met"),
         ({"met": False}, 0.1, "**missed**"),
         ({"target": None, "met": None}, 0.1, "-"),
+        ({"ratio": None, "met": None}, 0.1, "*not measured*"),
         ({}, 1.0, "*unstable*: load 1.00"),
         ({"met": False}, 1.0, "*unstable*: load 1.00"),
         ({"low": 1.5, "high": 2.5}, 0.1, "*unstable*: interval 50% wide"),
