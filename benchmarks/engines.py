@@ -4,9 +4,9 @@ shards, against other libraries, and at 10^5 shards.
     python -m benchmarks.engines [FOLDER] [--shards 100_000] [--rounds 7] [--quick]
     python -m benchmarks.engines [FOLDER] --only tokens --tokens-mb 2000 --rounds 1
 
-* Tasks of an index of 10 GB of tar (80 files of holes between headers, members of 100 kB) and of
-  the tokens of 256 MB of JSON lines (the web's lengths, by tiktoken), each done by two workers of
-  an engine that has started and has imported penstock. More bytes would bring ratios nearer to 1.
+* Tasks of an index of 10 GB of tar (80 files, of holes of 100 kB between headers, and of members of
+  4 KiB in memory) and of the tokens of 256 MB of JSON lines (the web's lengths, by tiktoken), each
+  done by two workers of an engine that has started and has imported penstock.
 * Plan, work and commit of the index of one file of 20 GB, on a local pool of eight workers, against
   eight files with as many bytes in all: tar, and JSON lines of 1 MiB. All are sparse.
 * Plan, work and commit of the tokens of 120 MB of JSON lines on a local pool that is started for
@@ -70,17 +70,21 @@ print(json.dumps([seconds, int(most[1]) / 1e3, count]))
 """
 
 
-def write_tars(folder: Path, size: int, files: int) -> Path:
-    """Write tars with `size` bytes in all, sparse: members are holes."""
+def write_tars(folder: Path, size: int, files: int, member_bytes: int, sparse: bool) -> Path:
+    """Write tars with `size` bytes in all; sparse: members are holes."""
     folder.mkdir(parents=True)
-    each = size // files // (512 + -(-MEMBER_BYTES // 512) * 512)
+    held = -(-member_bytes // 512) * 512
+    data = bytes(range(256)) * -(-held // 256)
     for number in range(files):
-        with open(folder / f"{number:03}.tar", "wb") as file:
-            for member in range(each):
+        with open(folder / f"{number:03}.tar", "wb", 1 << 20) as file:
+            for member in range(size // files // (512 + held)):
                 info = tarfile.TarInfo(f"{number:03}-{member:06}.bin")
-                info.size = MEMBER_BYTES
+                info.size = member_bytes
                 file.write(info.tobuf(tarfile.USTAR_FORMAT))
-                file.seek(-(-MEMBER_BYTES // 512) * 512, os.SEEK_CUR)
+                if sparse:
+                    file.seek(held, os.SEEK_CUR)
+                else:
+                    file.write(data[:held])
             file.write(bytes(1024))
     return folder
 
@@ -186,7 +190,8 @@ def time_row(
 def compare_cut(record: Record, folder: Path, size: int, rounds: int) -> None:
     """Rows of the index of one file against that of shards of as many bytes."""
     with make_engine("local", CUT_WORKERS)() as pool:
-        for kind, write in (("tar", write_tars), ("jsonl", write_long_lines)):
+        sparse_tars = partial(write_tars, member_bytes=MEMBER_BYTES, sparse=True)
+        for kind, write in (("tar", sparse_tars), ("jsonl", write_long_lines)):
             places = [folder / f"cut-{kind}-{files}" for files in (1, CUT_WORKERS)]
             for place, files in zip(places, (1, CUT_WORKERS), strict=True):
                 if not place.exists():
@@ -288,10 +293,13 @@ def main() -> None:
     limits.task_text_bytes //= scale  # as many tasks
     parts = [part for part in options.only if (count if part == "shards" else rounds)]
     if "index" in parts:
-        data = folder / "tars"
-        data = data if data.exists() else write_tars(data, 10_000_000_000 // scale, 80)
-        plan = plan_work("index", data, folder / "tars-work")
-        measure(compare, f"index / tar, {10 // scale} GB", plan, rounds, plan)
+        for kind, member_bytes, sparse in (("holes", MEMBER_BYTES, True), ("small", 4096, False)):
+            data = folder / f"tars-{kind}"
+            if not data.exists():
+                write_tars(data, 10_000_000_000 // scale, 80, member_bytes, sparse)
+            plan = plan_work("index", data, folder / f"tars-{kind}-work")
+            name = f"index / tar of {member_bytes:,} B, {10 // scale} GB"
+            measure(compare, name, plan, rounds, plan)
     if "cut" in parts:
         measure(compare_cut, folder, 20_000_000_000 // scale, min(rounds, 5))
     few = min(rounds, 2 if options.quick else 3)
