@@ -13,6 +13,7 @@ import itertools
 import os
 import resource
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import wait
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -327,6 +328,9 @@ def _fetch(file: int, path: str, offset: int, length: int) -> bytes:
         raise build_storage_error(error.errno or errno.EIO, path) from None
 
 
+_progress_s = 0.1
+
+
 def map_in_threads(
     call: Callable[[int], T], count: int, progress: Progress | None = None
 ) -> list[T]:
@@ -334,19 +338,38 @@ def map_in_threads(
 
     The first error, in that order, is raised; calls that have not started by then are dropped.
     """
-    results: list[T] = []
     if count <= 1:
         return [call(number) for number in range(count)]
-    with ThreadPool(min(count, limits.scan_threads), "penstock-parse") as pool:
+    results: dict[int, T] = {}
+    errors: dict[int, BaseException] = {}
+    numbers = iter(range(count))  # shared: a task of a pool for each would cost 50 us
+
+    def work() -> None:
+        for number in numbers:
+            try:
+                results[number] = call(number)
+            except BaseException as error:
+                errors[number] = error
+            if errors:
+                return
+
+    threads = min(count, limits.scan_threads)
+    with ThreadPool(threads, "penstock-parse") as pool:
         try:
-            for result in pool.map(call, range(count)):
-                results.append(result)
+            left = {pool.submit(work) for _ in range(threads)}
+            while left:
+                _, left = wait(left, _progress_s)
                 if progress is not None:
                     progress(len(results))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
+        except BaseException as error:
+            errors[count] = error  # which ends the threads
             raise
-    return results
+    try:
+        if errors:
+            raise errors[min(errors)]
+    finally:
+        errors.clear()  # their tracebacks hold this frame
+    return [results[number] for number in range(count)]
 
 
 def require_all(files: Files, errors: npt.NDArray[np.int32], said_by: SaidBy | None) -> Files:
