@@ -158,7 +158,7 @@ class Run:
             print(summarize(self.study.record), flush=True)
 
     def keep_rows(self, why: str) -> None:
-        """Keep the rows that a study wrote before its end, if it wrote any, and say why it ended."""
+        """Keep the rows that a study wrote before its end, if any, and say why it ended."""
         if find_written(self.study) == self.written:
             leave_out(self.study, why)
             return

@@ -204,8 +204,11 @@ def test_what_players_ignore(tmp_path: Path) -> None:
     mp3 = write_sound(tmp_path / "sound", 2.0, **KINDS["mp3"])
     mp3.path.write_bytes(tag + tag + mp3.path.read_bytes() + tags)
     assert np.array_equal(penstock.open(mp3.path, index="memory")[0]["sound"], mp3.floats)
+    unnamed = mp3.path.rename(tmp_path / "sound.mpeg")
+    opened = penstock.open(unnamed, format="audio", index="memory")
+    assert np.array_equal(opened[0]["sound"], mp3.floats)
     flac = write_sound(tmp_path / "sound", 2.0, **KINDS["flac"])
-    flac.path.write_bytes(tag + flac.path.read_bytes() + tags)
+    flac.path.write_bytes(tag + tag + flac.path.read_bytes() + tags)
     assert np.array_equal(penstock.open(flac.path, index="memory")[0]["sound"], flac.floats)
     wav = write_sound(tmp_path / "sound", 2.0)
     data = wav.path.read_bytes()
@@ -499,6 +502,10 @@ def test_chained_and_other_streams(tmp_path: Path) -> None:
         penstock.open(sound.path, index="memory")
     sound.path.write_bytes(data.replace(b"OpusHead", b"Speex   "))
     with pytest.raises(FormatError, match=r"Ogg with b'Speex   ', and Vorbis and Opus are read"):
+        penstock.open(sound.path, index="memory")
+    page = data.index(b"OggS", data.index(b"OpusTags"))
+    sound.path.write_bytes(data[: page + 6] + b"\xff" * 8 + data[page + 14 :])
+    with pytest.raises(FormatError, match="ends at sample -1, and the one before at 0"):
         penstock.open(sound.path, index="memory")
     sound.path.write_bytes(data[: data.index(b"OggS", 20)])
     with pytest.raises(FormatError, match="cut"):

@@ -91,13 +91,17 @@ def attach_fields(index: Index, sound: str = "float32") -> Index:
     return replace(index, fields=(replace(field, scaling=scaling, as_dtype=np.dtype("f4")),))
 
 
+_TAGS_BYTES_MAX = 1 << 24  # pictures are in them
+
+
 def parse_sound(source: StoreFile) -> SoundTrack:
     """Parse the sound of a file, by its first bytes."""
     head = source.read(0, 12)
     if head[:4] in (b"RIFF", b"RF64", b"BW64") and head[8:] == b"WAVE":
         return parse_wav(source)
-    if head.startswith(b"ID3"):
-        at = skip_tags(source.read(0, 10))
+    at = 0
+    while at < _TAGS_BYTES_MAX and (size := skip_tags(head)):
+        at += size
         head = source.read(at, 12)
     if head.startswith(b"fLaC"):
         return parse_flac(source)

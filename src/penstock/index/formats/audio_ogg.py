@@ -47,7 +47,8 @@ def parse_ogg(source: StoreFile) -> SoundTrack:
     at, (said, count, begins) = np.array(edges[first:]), np.array(pages, np.int64)[first:].T
     told = np.maximum.accumulate(np.where(count > 0, said, 0))
     passed = np.diff(told, prepend=0)
-    for page in np.flatnonzero((passed > count * longest) | (count > 0) & (told != said))[:1]:
+    wrong = (passed < 0) | (passed > count * longest) | (count > 0) & (told != said)
+    for page in np.flatnonzero(wrong)[:1]:
         what = f"a page of {count[page]} packets ends at sample {said[page]:,}"
         before = f"and the one before at {told[page] - passed[page]:,}"
         raise source.flaw(int(at[page]), f"{what}, {before}: the file is cut or damaged")
