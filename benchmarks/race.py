@@ -251,7 +251,7 @@ def compared(name: str, label: str, reference: Reference, comparison: Comparison
 
 
 def failed(name: str, reference: Reference, subject: Running | str, running: Running | str) -> Row:
-    """A row without a ratio has no verdict; it keeps what was measured, and says what is missing."""
+    """A row without a ratio has no verdict; it says what is missing, and keeps what there is."""
     notes = []
     if isinstance(running, str):
         notes.append(f"{reference.title}: {running}")
