@@ -9,6 +9,7 @@ import io
 import itertools
 import os
 import signal
+import sys
 import threading
 import zipfile
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from penstock.errors import FormatError, PenstockError
 from penstock.index.codecs.chunked_arrays import decode_npz, read_npy_header
 from penstock.index.codecs.registry import CompressedChunk
 from penstock.index.formats.arrays import MAGIC, read_header
+from tests import warm
 
 
 def opened(path: Path) -> penstock.Dataset:
@@ -161,6 +163,12 @@ def test_a_process_forked_while_a_header_is_read_reads_headers() -> None:
 
 @pytest.mark.parametrize("other", ["file", "entry of an archive", "literal"])
 def test_headers_are_read_by_many_threads(other: str) -> None:
+    """In a process of its own: garbage is collected anywhere, in threads of the test runner too."""
+    code = f"from {__name__} import read_in_many_threads as read; read({other!r})"
+    warm.run([sys.executable, "-c", code], check=True, timeout=240)
+
+
+def read_in_many_threads(other: str) -> None:
     """One thread's literal is evaluated while another's is, in the middle of it, ours or not.
 
     CPython 3.11 collects garbage there, and its finalizers let other threads run.
