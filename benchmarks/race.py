@@ -251,7 +251,7 @@ def compared(name: str, label: str, reference: Reference, comparison: Comparison
 
 
 def failed(name: str, reference: Reference, subject: Running | str, running: Running | str) -> Row:
-    """A row without a ratio has no verdict; it says what is missing, and keeps what there is."""
+    """A row without a ratio is missed if the subject failed, and else has no verdict."""
     notes = []
     if isinstance(running, str):
         notes.append(f"{reference.title}: {running}")
@@ -265,6 +265,7 @@ def failed(name: str, reference: Reference, subject: Running | str, running: Run
         unit=UNIT,
         floor=None if isinstance(running, str) else running.first.rate_per_s,
         target=reference.target,
+        met=False if reference.target is not None and isinstance(subject, str) else None,
         cpu_us_per_sample=None if isinstance(subject, str) else subject.first.cpu_us_per_sample,
         floor_cpu_us_per_sample=(
             None if isinstance(running, str) else running.first.cpu_us_per_sample

@@ -151,7 +151,7 @@ def test_a_contender_that_fails_stays_in_the_table() -> None:
     broken = Candidate("broken", (sys.executable, "-c", "import no_such_module"))
     result = run_race(race(contender("subject"), reference(broken)), Effort.quick(), frozenset(), 0)
     assert "no_such_module" in table(result.rows)
-    assert result.rows[0].met is False
+    assert result.rows[0].met is None
 
 
 def test_a_failing_contender_is_an_error_with_its_message() -> None:
