@@ -204,8 +204,9 @@ bench-gpu: $(STAMPS)/penstock  ## shuffling on a GPU against its memory; ARGS="-
 	@$(INSTALL) --no-build-isolation --editable '.[gpu]'
 	$(RUN) -m benchmarks.gpu $(ARGS)
 
-bench-foreign: $(STAMPS)/penstock  ## our DataLoader and torch's on torch datasets; ARGS="--pairs 3"
+bench-foreign: $(STAMPS)/penstock  ## our DataLoader and torch's on torch datasets; slow samples among fast ones; ARGS="--pairs 3"
 	OMP_NUM_THREADS=1 $(RUN) -m benchmarks.foreign $(ARGS)
+	$(RUN) -m benchmarks.skewed
 
 bench-images: $(STAMPS)/bench build/torchvision  ## photographs, crops and whole epochs, against torch and other libraries; ARGS="--photos FOLDER --quick", WHEEL=dist/...whl
 	$(RUN) -m benchmarks.images $(ARGS)

@@ -66,6 +66,7 @@ STUDIES = (
     Study("checkpoint", "benchmarks.checkpoint", 7),
     Study("asynchrony", "benchmarks.asynchrony", 3),
     Study("foreign", "benchmarks.foreign", 7),
+    Study("skewed", "benchmarks.skewed", 4),
     Study("objects", "benchmarks.objects", 5),
     Study("tokenizing", "benchmarks.tokenizing", 6),
     Study("columns", "benchmarks.columns", 1),

@@ -210,6 +210,14 @@ the first batch takes after others that are skipped.""",
         {"^skipping": AT_MOST},
     ),
     Section(
+        "skewed",
+        "Samples of which some take long to decode",
+        "python -m benchmarks.skewed",
+        """beside steps that two cores can just keep supplied: exact order, with steps decoded
+further ahead once the threads run out of them, against torch's workers and against a pool whose
+fast samples overtake the slow ones, as MinatoLoader's do.""",
+    ),
+    Section(
         "foreign",
         "Torch datasets",
         "make bench-foreign",

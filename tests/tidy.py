@@ -93,7 +93,7 @@ BUDGETS = {
     "engine": 5_851,
     "images": 2_055,
     "index": 19_294,
-    "loader": 6_817,
+    "loader": 6_837,
     "order": 2_640,
     "penstock_bench": 13_064,
     "penstock_sim": 7_028,

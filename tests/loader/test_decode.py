@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,21 @@ def test_interrupted_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for ids in ([3, 4], [5, 0]):
         assert (reader.read(np.array(ids, np.uint64))["data"] == rows[ids]).all()
     reader.close()
+
+
+def test_threads_do_not_idle_while_a_sample_takes_long(tmp_path: Path) -> None:
+    """Steps further ahead than at first are decoded while one is waited for; the order stays."""
+    np.save(tmp_path / "numbers.npy", np.arange(64))
+    data = penstock.open(tmp_path / "numbers.npy", index="memory")
+    far = threading.Event()
+
+    def decode(sample: dict[str, Any]) -> int:
+        number = int(sample["data"])
+        if number == 20:
+            assert far.wait(120)
+        elif number == 30:
+            far.set()
+        return number
+
+    with penstock.Loader(data, 1, shuffle="none", decode=decode, decode_threads=2) as loader:
+        assert [int(batch[0]) for batch in loader] == list(range(64))

@@ -174,6 +174,11 @@ class DecodeJob:
         self._is_done = True
         self._end.send()
 
+    @property
+    def is_done(self) -> bool:
+        """True if the job has ended."""
+        return self._is_done
+
     def wait(self, timeout_s: float) -> bool:
         """Wait for the job's end. Returns False if it has not ended within the time."""
         if not self._is_done:

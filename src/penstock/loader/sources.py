@@ -8,6 +8,7 @@ fields are such jobs, too. `WorkerSource` takes the results of workers in the or
 
 from __future__ import annotations
 
+import itertools
 import operator
 import sys
 import time
@@ -45,7 +46,8 @@ from .global_generators import DrawWatch
 from .step_reader import StepReader, poll_ns
 from .workers import BatchTask, Workers
 
-_decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has, if they fit
+_decode_ahead_steps, _decode_ahead_steps_max = 3, 48
+"""Steps decoded, or being so, beyond the one the user has, if they fit: at first, and at most."""
 
 
 class ArraySource:
@@ -147,6 +149,7 @@ class DecodeSource:
         self._open_times: dict[int, tuple[int, int]] = {}
         self._job_bytes = 0  # most bytes that a job has taken
         self._is_measured = False  # whether a job has ended
+        self._ahead_steps = _decode_ahead_steps
         self._readahead_bytes = reader.session.readahead_bytes
 
     @property
@@ -158,9 +161,14 @@ class DecodeSource:
         if reader.ask() is None:
             return None
         planned, job, memory = self._jobs[0]
+        is_late = not job.is_done
         while not job.wait(poll_ns * 1e-9):
             on_wait()
             reader.check_deadline()  # Ctrl-C is noticed here too
+            if self._deepen():
+                self.start()
+        if is_late:
+            self._deepen()
         batch = job.result()
         if len(planned.ids) == 0 and self._decoding.decode is not None:
             batch = self._make_empty_batch(self._decoding.decode, planned, memory.take)
@@ -200,19 +208,26 @@ class DecodeSource:
         """Submit the steps that the session admits, and queue the next ones for decoding."""
         reader, arena = self._reader, self._reader.resources.arena
         # Jobs have half of the memory if they can use it, and the first as much as it needs.
-        share = min(
-            _decode_ahead_steps * self._job_bytes, max(arena.bytes_max // 2, self._job_bytes)
-        )
+        share = min(self._ahead_steps * self._job_bytes, max(arena.bytes_max // 2, self._job_bytes))
         ahead = max(arena.bytes_max // 4, arena.bytes_max - share)
         reader.session.readahead_bytes = min(self._readahead_bytes, ahead)
         # The first job is the step beyond the budget.
         reader.reserved_bytes = self._count_reserved() - (self._job_bytes if self._jobs else 0)
         self._admitted.extend(reader.advance())
-        while self._admitted and len(self._jobs) < _decode_ahead_steps:
+        while self._admitted and len(self._jobs) < self._ahead_steps:
             fits = self._is_measured and arena.has_room([self._job_bytes], self._count_reserved())
             if self._jobs and not fits:
                 break
             self._queue_job(self._admitted.popleft())
+
+    def _deepen(self) -> bool:
+        """Decode further ahead from now on if the threads ran out of steps while the first one was
+        waited for: some samples take much longer than others. Returns whether it is so."""
+        has_idled = all(job.is_done for _, job, _ in itertools.islice(self._jobs, 1, None))
+        if len(self._jobs) < self._ahead_steps or not has_idled:
+            return False
+        self._ahead_steps = min(2 * self._ahead_steps, _decode_ahead_steps_max)
+        return True
 
     def _count_reserved(self) -> int:
         """Count the bytes that jobs will take, or have taken elsewhere than in the arena."""
