@@ -30,7 +30,10 @@ from .record import LOAD_MAX, Record, count_busy_cores, find_reasons, read_recor
 
 QUIET_S = 180
 """Longest wait for a quiet machine before a study; its record names the load in any case."""
-GENERATED = ("benchmarks/results", "docs/performance.md", "docs/speed.svg", "docs/scale.md")
+GENERATED = (
+    *("benchmarks/results", "docs/performance.md", "docs/speed.svg"),
+    *("docs/scale", "docs/sizes.svg"),
+)
 """Paths that a run writes itself, so that they may have changed."""
 ROOM_GB = 30
 """Room on the disk that a study may need for its files: checkpoints, containers, films."""
@@ -67,6 +70,7 @@ STUDIES = (
     Study("asynchrony", "benchmarks.asynchrony", 3),
     Study("foreign", "benchmarks.foreign", 7),
     Study("skewed", "benchmarks.skewed", 4),
+    Study("sizes", "benchmarks.sizes", 6),
     Study("objects", "benchmarks.objects", 5),
     Study("tokenizing", "benchmarks.tokenizing", 6),
     Study("columns", "benchmarks.columns", 1),

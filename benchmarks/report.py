@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import plot
+from benchmarks import plot, sizes
 from benchmarks.record import (
     LOAD_MAX,
     RESULTS,
@@ -191,6 +191,8 @@ def section_lines(section: Section, record: dict[str, Any], tree: str) -> Iterat
     other_doubts = [text for text in record["doubts"] if "of a core while idle" in text]
     if other_doubts:
         yield f"\nThe run may be unstable: {'; '.join(other_doubts)}."
+    if record["name"] == "sizes":
+        yield f"\n![What a loader costs as sizes grow]({sizes.PATH.name})"
     if record["name"] == "share":
         yield f"\n{compare_unmanaged(record['rows'])}"
 
@@ -294,6 +296,7 @@ def main() -> None:
         plot.PATH: plot.draw_speed(tree),
         README: insert_reasons(README.read_text(), reasons_list(tree)),
         **curves.write_pages(),
+        **sizes.write_pages(),
     }
     for path, text in pages.items():
         if not options.check:

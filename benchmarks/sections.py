@@ -210,6 +210,14 @@ the first batch takes after others that are skipped.""",
         {"^skipping": AT_MOST},
     ),
     Section(
+        "sizes",
+        "What a loader costs as sizes grow",
+        "python -m benchmarks.sizes",
+        """samples, files and ranks from one to many: time to open and to the first batch, and
+memory, in a new process; rates by the size of a batch, by threads that decode, and by reads in
+flight. The note has all points, and why a curve bends. Larger jobs: [scale.md](scale.md).""",
+    ),
+    Section(
         "skewed",
         "Samples of which some take long to decode",
         "python -m benchmarks.skewed",
