@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +44,8 @@ class Study(NamedTuple):
     """A record, and the command that makes it.
 
     minutes:   at most; then the study is ended.
-    needs:     what the machine must have: "root", "fuse", "photos".
+    needs:     what the machine must have, "root" and "fuse", and what must be given, "photos" and
+               "wheel", which are put into the command.
     is_timed:  False if its rows are computed, so that another may run beside it.
     """
 
@@ -70,6 +72,7 @@ STUDIES = (
     Study("asynchrony", "benchmarks.asynchrony", 3),
     Study("foreign", "benchmarks.foreign", 7),
     Study("skewed", "benchmarks.skewed", 4),
+    Study("wheel", "benchmarks.from_wheel {wheel}", 15, ("wheel",)),
     Study("sizes", "benchmarks.sizes", 6),
     Study("objects", "benchmarks.objects", 5),
     Study("tokenizing", "benchmarks.tokenizing", 6),
@@ -97,12 +100,17 @@ def list_changes() -> list[str]:
     return [line[3:] for line in lines if not line[3:].startswith(GENERATED)]
 
 
-def find_lack(study: Study, photos: Path | None) -> str:
+Given = Mapping[str, Path | None]
+"""What the user has given, by need."""
+
+
+def find_lack(study: Study, given: Given) -> str:
     """The first need of a study that the machine lacks; empty if it can run."""
     lacks = {
         "root": os.geteuid() != 0 and "root may mount its storage, and this is another user",
         "fuse": not os.path.exists("/dev/fuse") and "there is no /dev/fuse",
-        "photos": photos is None and "no photographs were given: --photos FOLDER",
+        "photos": not given.get("photos") and "no photographs were given: --photos FOLDER",
+        "wheel": not given.get("wheel") and "no wheel was given: --wheel FILE",
     }
     if lack := next((lack for need in study.needs if (lack := lacks[need])), ""):
         return lack
@@ -132,10 +140,10 @@ def wait_for_quiet() -> None:
 class Run:
     """A study that runs, in a process group of its own; its output goes to a file."""
 
-    def __init__(self, study: Study, photos: Path | None, logs: Path) -> None:
+    def __init__(self, study: Study, given: Given, logs: Path) -> None:
         self.study, self.began, self.written = study, time.monotonic(), find_written(study)
         self.log = logs / f"{study.record}.log"
-        words = study.command.format(photos=photos).split(" ")
+        words = study.command.format_map(given).split(" ")
         environment = {**os.environ, "OMP_NUM_THREADS": "1"} if "foreign" in words[0] else None
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
@@ -194,11 +202,11 @@ def summarize(name: str) -> str:
     return f"{name}: {found['seconds']:.0f} s, {counts}, {len(unstable)} unstable"
 
 
-def run_studies(studies: list[Study], photos: Path | None, logs: Path) -> None:
+def run_studies(studies: list[Study], given: Given, logs: Path) -> None:
     """Run studies: those that are timed one by one, then two at a time."""
     beside: deque[Run] = deque()
     for number, study in enumerate(sorted(studies, key=lambda one: not one.is_timed), 1):
-        if lack := find_lack(study, photos):
+        if lack := find_lack(study, given):
             leave_out(study, lack)
             continue
         if study.is_timed:
@@ -206,18 +214,23 @@ def run_studies(studies: list[Study], photos: Path | None, logs: Path) -> None:
         elif len(beside) == 2:
             beside.popleft().wait()
         print(f"[{number}/{len(studies)}] {study.record} ...", flush=True)
-        beside.append(Run(study, photos, logs))
+        beside.append(Run(study, given, logs))
         if study.is_timed:
             beside.pop().wait()
     while beside:
         beside.popleft().wait()
 
 
+def _resolve(path: str) -> Path:
+    return Path(path).resolve()
+
+
 def main() -> None:
     """Measure, and write the pages."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="RECORD", help="these records alone")
-    parser.add_argument("--photos", type=Path, help="folder of JPEG files")
+    parser.add_argument("--photos", type=_resolve, help="folder of JPEG files")
+    parser.add_argument("--wheel", type=_resolve, help="of this tree, as `make wheels` builds it")
     parser.add_argument("--list", action="store_true", help="list the studies, and run none")
     options = parser.parse_args()
     names = [study.record for study in STUDIES]
@@ -233,7 +246,7 @@ def main() -> None:
     began = time.monotonic()
     logs = ROOT / "build" / "figures"
     logs.mkdir(parents=True, exist_ok=True)
-    run_studies(studies, options.photos and options.photos.resolve(), logs)
+    run_studies(studies, {"photos": options.photos, "wheel": options.wheel}, logs)
     subprocess.run([sys.executable, "-m", "benchmarks.report"], cwd=ROOT, check=True)
     print(f"{(time.monotonic() - began) / 60:.0f} minutes; logs are in {logs.relative_to(ROOT)}")
 

@@ -210,6 +210,13 @@ the first batch takes after others that are skipped.""",
         {"^skipping": AT_MOST},
     ),
     Section(
+        "wheel",
+        "From the wheel",
+        "make figures WHEEL=dist/WHEEL",
+        """the quick benchmarks with the modules of the wheel that users install, held against the
+build of this tree, in turns.""",
+    ),
+    Section(
         "sizes",
         "What a loader costs as sizes grow",
         "python -m benchmarks.sizes",

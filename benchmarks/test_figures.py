@@ -33,13 +33,14 @@ def test_every_record_but_those_of_a_gpu_has_a_study() -> None:
         ("timeit -n 1 -r 1 while[1]:pass", 0.02, (), "it took more than 0.02 minutes"),
         ("json.tool nothing", 1.0, (), "it ended with code"),
         ("benchmarks", 1.0, ("photos",), "no photographs were given: --photos FOLDER"),
+        ("benchmarks", 1.0, ("wheel",), "no wheel was given: --wheel FILE"),
     ],
 )
 def test_what_cannot_be_measured_says_why(
     results: Path, command: str, minutes: float, needs: tuple[str, ...], why: str
 ) -> None:
     """An old record is not left in its place."""
-    run_studies([Study("x", command, minutes, needs)], None, results)
+    run_studies([Study("x", command, minutes, needs)], {}, results)
     left = json.loads((results / "results" / "x.json").read_text())
     assert left["rows"] == []
     assert left["configuration"]["note"].startswith(f"not measured: {why}")
@@ -56,7 +57,7 @@ def test_rows_that_a_study_wrote_before_its_end_are_kept(results: Path, after: s
         f"record.Record('x', 0, {{}}, rows).write()\n{after}\n"
     )
     command = f"timeit -n 1 -r 1 exec(open({str(study)!r}).read())"
-    run_studies([Study("x", command, 0.1)], None, results)
+    run_studies([Study("x", command, 0.1)], {}, results)
     left = json.loads((results / "results" / "x.json").read_text())
     assert [row["name"] for row in left["rows"]] == ["a"]
     assert left["configuration"]["note"].startswith("later rows were not measured: it ")
@@ -68,7 +69,7 @@ def test_a_full_disk_leaves_a_study_out(
 ) -> None:
     usage = shutil.disk_usage("/")._replace(free=free_gb * 10**9)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    lack = figures.find_lack(Study("x", "benchmarks", 1.0), None)
+    lack = figures.find_lack(Study("x", "benchmarks", 1.0), {})
     assert lack == (f"{free_gb} GB of room on the disk are not 30" if is_short else "")
 
 
@@ -78,7 +79,7 @@ def test_computed_studies_run_side_by_side(
     """Timed studies come first, and alone; of the others, two run at a time."""
     names = ["a", "b", "timed", "c"]
     studies = [Study(name, "json.tool nothing", 1.0, is_timed=name == "timed") for name in names]
-    run_studies(studies, None, results)
+    run_studies(studies, {}, results)
     words = [line.replace(":", " ").split() for line in capsys.readouterr().out.splitlines()]
     begun = [line[1] for line in words if line[0].startswith("[")]
     assert begun == ["timed", "a", "b", "c"]
