@@ -80,6 +80,11 @@ class BenchJob:
     room: str = field(default_factory=lambda: f"penstock-stage-{os.getpid()}")
 
     @property
+    def is_remote(self) -> bool:
+        """True if the data are objects."""
+        return "://" in self.folders["train"]
+
+    @property
     def near(self) -> str:
         """The folder in which `room` is made."""
         return self.stage or tempfile.gettempdir()
@@ -267,7 +272,7 @@ class _Runner:
     ) -> None:
         self.job, self.crew, self.contenders, self.lengths = job, crew, contenders, lengths
         self.pace = StepPace()
-        self._charged = is_charged(job.paths["train"][0])
+        self._charged = not job.is_remote and is_charged(job.paths["train"][0])
         self.walked: list[WalkedEpoch] = []
         workload = job.workload
         self._evaluated = "valid" in job.paths
@@ -376,7 +381,8 @@ class _Runner:
 
 def _count_cached(job: BenchJob, part: str, crew: Crew) -> dict[str, int] | None:
     """Bytes of a part's files in the page cache, as rank 0 sees it."""
-    cached = measure_residency(job.paths[part]) if crew.rank == 0 else None
+    is_asked = crew.rank == 0 and not job.is_remote
+    cached = measure_residency(job.paths[part]) if is_asked else None
     return cached and {"cached_bytes": cached.cached_bytes, "total_bytes": cached.total_bytes}
 
 

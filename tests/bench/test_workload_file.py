@@ -258,13 +258,13 @@ ROWS = {
         COMPAT, "DLIO would sleep 1 s", "workflow: {train: false, checkpoint: true}"
     ),
     "parallel_fs": Row(WARNING, "is read as local_fs", "storage: {storage_type: parallel_fs}"),
-    "s3": Row(
+    "s3 of tfrecord": Row(
         ERROR,
-        "storage.storage_type: s3 is an object store: the benchmark reads and writes files: copy",
-        "storage: {storage_type: s3, storage_root: bucket, storage_options: {region: us-east-1}}",
+        "storage.storage_type: s3 is for dataset.format npz, npy, jpeg, png, and it is tfrecord",
+        "{storage: {storage_type: s3, storage_root: bucket}, dataset: {format: tfrecord}}",
     ),
     "aistore": Row(
-        ERROR, "set local_fs and storage.storage_root", "storage: {storage_type: aistore}"
+        ERROR, "aistore answers as S3, too: set storage", "storage: {storage_type: aistore}"
     ),
     "a bucket as the root": Row(
         ERROR, "storage.storage_root: s3://b/x is a URL", "storage: {storage_root: 's3://b/x'}"
@@ -482,8 +482,13 @@ def test_presets(name: str) -> None:
         ("bert_v100", 0.124e6),
         ("dlrm", 10437e6),
         ("megatron_deepspeed", 0.013e6),
+        ("unet3d_v100_s3", 431e6),
+        ("unet3d_a100_s3", 1614e6),
+        ("unet3d_h100_s3", 3177e6),
         ("retinanet_b200", 163e6),
+        ("retinanet_mi355", 163e6),
         ("flux_b200", 77e6),
+        ("flux_mi355", 77e6),
         ("dlrm_b200", 33031e6),
     ],
 )

@@ -11,6 +11,8 @@ HTTP has no listings: a file has to be named there, and its folder never changes
 from __future__ import annotations
 
 import errno
+import functools
+import os
 import posixpath
 import re
 from collections import defaultdict
@@ -115,6 +117,22 @@ class ObjectStore(Store):
             return names[:count]
 
         return self._ask(self.root, ask)
+
+    def write(self, name: str, path: str) -> None:
+        """Write an object with the bytes of a file of this machine: it appears whole or not."""
+
+        def upload() -> None:
+            with open(path, "rb") as file:
+                pieces = iter(lambda: file.read(limits.object_part_bytes), b"")
+                self._bucket.upload(self._prefix + name, pieces, os.path.getsize(path))
+
+        self._ask(f"{self.root}/{name}", upload)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete objects; it is no error if they do not exist."""
+        keys = [self._prefix + name for name in names]
+        for at in range(0, len(keys), 1000):
+            self._ask(self.root, functools.partial(self._bucket.delete, keys[at : at + 1000]))
 
     def match(self, pattern: str) -> list[str]:
         names: dict[str, None] = {}

@@ -95,12 +95,14 @@ def generate_parts(workload: DlioWorkload, yes: bool, **options: Any) -> Generat
     yes:  more than `limits.generated_bytes_max`, too.
     """
     from ..data.generate import generate_data
+    from ..data.places import set_environment
 
     data, place = workload.dataset, detect(None, None, os.environ, sys.modules)
+    set_environment(workload.storage)
     with console.show_progress(f"Generating {data.data_folder}", "MB") as progress:
         return generate_data(
             data,
-            root=workload.storage.storage_root,
+            root=workload.storage.data_root,
             rank=place.rank,
             ranks=place.world_size,
             bytes_max=None if yes else limits.generated_bytes_max,

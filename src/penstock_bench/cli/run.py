@@ -52,9 +52,9 @@ def run(
     ] = None,
     loader: list[str] | None = setting(
         None,
-        "penstock, torch, grain, litdata, webdataset, spdl, ffcv, none (no reading), "
-        "or module:function for your own; may be repeated.",
-        show_default="penstock",
+        "penstock, penstock-bytes (nothing decoded), torch, grain, litdata, webdataset, spdl, "
+        "ffcv, none (no reading), or module:function for your own; may be repeated.",
+        show_default="penstock; of objects penstock-bytes, too",
         autocompletion=complete_loader,
     ),
     ranks: int | None = setting(
@@ -125,13 +125,18 @@ def run(
     for option, path in (("--output", output), ("--stage", stage)):
         if path is not None and re.match(r"\w+:/", str(path)):  # a Path has made // to /
             raise UsageError(f"{option} is {path}: that is a URL: give a folder")
-    names = loader or ["penstock"]
+    is_remote = asked.storage.storage_type == "s3"
+    is_plain = asked.dataset.num_samples_per_file == 1
+    names = loader or ["penstock", *(["penstock-bytes"] if is_remote and is_plain else [])]
+    for option, given in (("--stage", stage), ("--verify", verify), ("--cache", cache)):
+        if is_remote and given:
+            raise UsageError(f"{option} is for files, and the data are objects: leave it out")
     if cache is not None:
         check_choice("--cache", cache, ("cold", "warm", "as-is"))
     # Whoever comes second must not find what the first one has read.
-    cached = cache or ("cold" if len(names) * repeat > 1 else "as-is")
+    cached = cache or ("cold" if len(names) * repeat > 1 and not is_remote else "as-is")
     for name in names:
-        check(name, asked.dataset.format)
+        check(name, asked.dataset.format, objects=is_remote)
     if generate:
         asked = replace(asked, workflow=replace(asked.workflow, generate_data=True))
     _run_before_ranks(partial(_generate_parts, asked, yes))
@@ -177,9 +182,11 @@ def _run_before_ranks(work: Callable[[Callable[[], None] | None], T]) -> T:
 def _make_job(workload: DlioWorkload, compat: bool, verify: bool) -> BenchJob:
     """Make the job that each loader runs."""
     from ..data import find_paths, folder_of
+    from ..data.places import set_environment
     from ..run import BenchJob
 
-    data, root = workload.dataset, workload.storage.storage_root
+    set_environment(workload.storage)
+    data, root = workload.dataset, workload.storage.data_root
     parts = ["train", *(["valid"] if workload.workflow.evaluation and data.num_files_eval else [])]
     reader, seed = workload.reader, workload.train.seed
     if "random" in (reader.file_shuffle, reader.sample_shuffle):

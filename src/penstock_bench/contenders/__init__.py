@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PACKAGES = {
     "penstock": (),
+    "penstock-bytes": (),
     "torch": ("torch",),
     "grain": ("grain",),
     "litdata": ("litdata", "torch"),
@@ -33,10 +34,14 @@ PACKAGES = {
     "none": (),
 }
 """The contenders that need no code of the user's, and what has to be installed for each. "none"
-hands over the same batch again and again: reading switched off."""
+hands over the same batch again and again: reading switched off; "penstock-bytes" the bytes of
+files, of which nothing is decoded."""
+OF_OBJECTS = ("penstock", "penstock-bytes", "none")
+"""The contenders that read object stores."""
 
 _CLASSES = {
     "penstock": "penstock.Penstock",
+    "penstock-bytes": "penstock.PenstockBytes",
     "torch": "libraries.Torch",
     "grain": "libraries.Grain",
     "litdata": "libraries.LitData",
@@ -50,11 +55,15 @@ FORMATS = {"webdataset": ("tar",)}
 """The formats of contenders that do not read them all."""
 
 
-def check(name: str, format: str) -> None:
-    """Raise UsageError if a contender is not known, not installed, or does not read the format."""
+def check(name: str, format: str, objects: bool = False) -> None:
+    """Raise UsageError if a contender is not known, not installed, or does not read the format, or
+    objects."""
     if ":" in name:
         return
     check_choice("--loader", name, PACKAGES, ", or module:function for a loader of your own")
+    if objects and name not in OF_OBJECTS:
+        what = f"--loader {name} reads files, and the data are objects"
+        raise UsageError(f"{what}: take {', '.join(OF_OBJECTS)}, or module:function")
     for package in PACKAGES[name]:
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"--loader {name} needs {package}: pip install {package}")

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from penstock.budget import Budget
 from penstock.dataset import Dataset, Ragged
 from penstock.dataset import open as open_dataset
-from penstock.engine import Posix
-from penstock.errors import FormatError
+from penstock.engine import open_store
+from penstock.errors import FormatError, UsageError
 from penstock.index import Field, Index, RowTable
 from penstock.loader import Batch, Loader
 from penstock.order import Shuffle
@@ -48,7 +48,7 @@ class Penstock(Contender):
         if mixing == "files" and mine.per_file > 1 and not whole:
             shuffle = "blocked"
             more = {"block": mine.per_file, "group": 1}
-        decode = choose_decode(task)
+        decode = self._choose_decode(task)
         if decode is not None:
             more |= {"decode": decode, "collate": list}
             more["decode_threads"] = self.settings["decode_threads"] = max(1, reader.read_threads)
@@ -65,6 +65,10 @@ class Penstock(Contender):
             budget=budget,
             **more,
         )
+
+    @staticmethod
+    def _choose_decode(task: DeliveryTask) -> Take | None:
+        return choose_decode(task)
 
     def batches(self, epoch: int) -> Iterable[Any]:
         self._loader.set_epoch(self._task.order_epoch(epoch))
@@ -92,6 +96,26 @@ class Penstock(Contender):
         stats = self._loader.stats()
         self.settings |= {key: stats[key] for key in ("backend", "threads") if key in stats}
         self._loader.close()
+
+
+class PenstockBytes(Penstock):
+    """The same loader without decoding: bytes of whole files, as they are stored."""
+
+    def __init__(self, task: DeliveryTask) -> None:
+        if task.per_file > 1:
+            what = (
+                f"files of {task.per_file} samples, which --loader penstock-bytes cannot tell apart"
+            )
+            raise UsageError(f"dataset.num_samples_per_file: {what}: take --loader penstock")
+        super().__init__(task)
+
+    @staticmethod
+    def _choose_decode(task: DeliveryTask) -> Take | None:
+        return None
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        self._loader.set_epoch(self._task.order_epoch(epoch))
+        return self._loader
 
 
 def open_task(task: DeliveryTask) -> Dataset:
@@ -126,9 +150,12 @@ def _open_format(task: DeliveryTask, **options: Any) -> Dataset:
 
 def _index(task: DeliveryTask, table: Callable[[Any], RowTable]) -> Dataset:
     """A dataset of bytes in these files, wherever in them the samples are."""
-    root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in task.paths])
-    names = [os.path.relpath(path, root) for path in task.paths]
-    files = Posix(root).stat(names)
+    if "://" in task.folder:
+        root, names = task.folder, [path.removeprefix(f"{task.folder}/") for path in task.paths]
+    else:
+        root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in task.paths])
+        names = [os.path.relpath(path, root) for path in task.paths]
+    files = open_store(root).stat(names)
     index = Index(
         format=task.workload.dataset.format,
         files=files,

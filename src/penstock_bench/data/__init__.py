@@ -27,7 +27,11 @@ _COMPRESSED = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz"}
 
 
 def folder_of(data: DatasetSpec, root: str = "./") -> str:
-    """The folder of a workload's data; an absolute data_folder ignores the storage_root."""
+    """The folder of a workload's data, or its URL, if `root` is one; else an absolute data_folder
+    ignores the root."""
+    if "://" in root:
+        inner = os.path.normpath(data.data_folder).strip("/")
+        return f"{root.rstrip('/')}/{inner}".removesuffix("/.")
     return os.path.normpath(os.path.join(root, data.data_folder))
 
 
@@ -91,6 +95,8 @@ def _list_folder(folder: str) -> tuple[list[str], list[str]]:
     """The folders and the files in a folder, sorted, without hidden ones."""
     folders: list[str] = []
     names: list[str] = []
+    if "://" in folder:
+        return _list_prefix(folder)
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -102,6 +108,16 @@ def _list_folder(folder: str) -> tuple[list[str], list[str]]:
             f"generate the data"
         ) from None
     return sorted(folders), sorted(names)
+
+
+def _list_prefix(url: str) -> tuple[list[str], list[str]]:
+    """Likewise of a prefix of an object store."""
+    from penstock.engine import open_store
+
+    files = open_store(url).scan().files
+    names = [files.name(row) for row in range(len(files))]
+    folders = {name.partition("/")[0] for name in names if "/" in name}
+    return sorted(folders), sorted(name for name in names if "/" not in name)
 
 
 def _select_names(names: list[str], suffix: str) -> list[str]:

@@ -8,31 +8,28 @@ a changed workload is noticed.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import os
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from penstock.convert import lock_folder
-from penstock.engine import AtomicFile, ThreadPool, storage_errors, sync_folder
+from penstock.engine import AtomicFile, ThreadPool
 from penstock.errors import LimitError, StorageError, UsageError
 
 from ..workload.sections import DatasetSpec, ParquetColumnSpec
 from . import PARTS, data_paths, folder_of, index_path
 from .formats import IMAGES, WRITERS, Draft, Writer
+from .places import FolderPlace, choose_place, is_object
 from .samples import Model, SampleContents, Shapes, make_contents, shapes
 
 MANIFEST = ".penstock-generate.json"
@@ -78,6 +75,7 @@ class _Plan:
 
     data: DatasetSpec
     root: str
+    place: FolderPlace
     contents: dict[np.dtype[Any], SampleContents]
     write: Writer
     paths: dict[str, list[str]]
@@ -166,7 +164,7 @@ def generate_data(
         _check_size(plan, folder, bytes_max, anew=force)
     with ExitStack() as stack:
         if rank == 0:
-            stack.enter_context(lock_folder(folder, "generating data in"))
+            stack.enter_context(plan.place.lock(folder))
             _prepare(plan, folder, force)
         if barrier is not None:
             barrier()
@@ -189,15 +187,15 @@ def generate_data(
 def _check_size(plan: _Plan, folder: str, bytes_max: int, *, anew: bool) -> None:
     """Raise LimitError if more than `bytes_max` of samples are missing, of all ranks."""
     total = sum(
-        plan.bytes_of(part, slice(None) if anew else _find_missing(paths, 0, 1))
+        plan.bytes_of(part, slice(None) if anew else _find_missing(plan.place, paths, 0, 1))
         for part, paths in plan.paths.items()
     )
     if total > bytes_max:
-        above = (Path(folder).absolute(), *Path(folder).absolute().parents)
-        there = next(path for path in above if path.exists())
+        free = plan.place.measure_room(folder)
+        room = "" if free is None else f"{free / 1e9:,.1f} GB are free there; "
+        name = folder if is_object(folder) else os.path.abspath(folder)
         raise LimitError(
-            f"{os.path.abspath(folder)} would get {total / 1e9:,.1f} GB of samples, and "
-            f"{shutil.disk_usage(there).free / 1e9:,.1f} GB are free there; up to "
+            f"{name} would get {total / 1e9:,.1f} GB of samples, and {room}up to "
             f"{bytes_max / 1e9:,.1f} GB are generated without being asked: say --yes, or lower "
             f"dataset.num_files_train"
         )
@@ -211,7 +209,7 @@ def _make_plan(
         raise UsageError(f"contents is {kind!r}: synthetic files hold no samples")
     types = [data.record_element_type, *(element.dtype for element in _list_columns(data))]
     made = {np.dtype(element): make_contents(kind, seed, element) for element in types}
-    plan = _Plan(data, root, made, write, {}, {})
+    plan = _Plan(data, root, choose_place(folder_of(data, root)), made, write, {}, {})
     for part in parts:
         plan.paths[part] = data_paths(data, part, root)
         plan.shapes[part] = shapes(data, part, sizes, seed)
@@ -261,7 +259,7 @@ _DECIDING = frozenset(
 
 def _prepare(plan: _Plan, folder: str, force: bool) -> None:
     """Refuse or remove other data, say what is coming, make its folders."""
-    recorded = _read_manifest(folder)
+    recorded = _read_manifest(plan.place, folder)
     for part, identity in plan.identity.items():
         if part in recorded:
             before = recorded[part]
@@ -272,7 +270,7 @@ def _prepare(plan: _Plan, folder: str, force: bool) -> None:
             why = f"{name}={before.get(name)!r}, and now {name}={identity.get(name)!r} is asked"
             remedy = "give what was given then"
         else:
-            there = next(_list_below(os.path.join(folder, part)), None)
+            there = next(plan.place.list_below(os.path.join(folder, part)), None)
             if there is None:
                 continue
             why, remedy = f"not written by this command (such as {there})", "read it as it is"
@@ -283,53 +281,42 @@ def _prepare(plan: _Plan, folder: str, force: bool) -> None:
             )
     if force:
         for part in plan.identity:
-            _clear(folder, part)
+            _clear(plan.place, folder, part)
     if force or any(recorded.get(part) != plan.identity[part] for part in plan.identity):
         text = {"version": _VERSION, "parts": recorded | plan.identity}
-        with AtomicFile(os.path.join(folder, MANIFEST)) as manifest:
+        with plan.place.open(os.path.join(folder, MANIFEST)) as manifest:
             manifest.write(json.dumps(text, indent=1).encode() + b"\n")
             manifest.sync()
             manifest.commit()
     _make_folders(plan)
 
 
-def _read_manifest(folder: str) -> dict[str, dict[str, Any]]:
+def _read_manifest(place: FolderPlace, folder: str) -> dict[str, dict[str, Any]]:
     """Read the description of a data folder, by part."""
     path = os.path.join(folder, MANIFEST)
+    if (text := place.read(path)) is None:
+        return {}
     try:
-        with open(path, "rb") as file:
-            manifest = json.loads(file.read())
+        manifest = json.loads(text)
         if manifest["version"] != _VERSION:
             raise ValueError(f"version {manifest['version']}")
         return {part: dict(identity) for part, identity in manifest["parts"].items()}
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is damaged ({error!r}): remove the folder {folder}") from None
 
 
-def _list_below(folder: str) -> Iterator[str]:
-    """The files below a folder."""
-    for inner_folder, _, names in os.walk(folder):
-        yield from (os.path.join(inner_folder, name) for name in names)
-
-
-def _clear(folder: str, part: str) -> None:
+def _clear(place: FolderPlace, folder: str, part: str) -> None:
     """Remove the data files of a part, and nothing else."""
     below = os.path.join(folder, part)
-    paths = list(_list_below(below))
+    paths = list(place.list_below(below))
     for path in paths:
         if not _DATA_FILE.fullmatch(os.path.basename(path)):
             raise UsageError(
                 f"{path} is no data file of a benchmark, and is not removed: move it away, or "
                 f"choose another dataset.data_folder"
             )
-    lists = [path for path in _list_below(os.path.join(folder, "index", part)) if ".idx" in path]
-    with storage_errors(below):
-        for path in (*paths, *lists):
-            os.unlink(path)
-        for at, _, _ in os.walk(below, topdown=False):
-            os.rmdir(at)
+    lists = place.list_below(os.path.join(folder, "index", part))
+    place.remove([*paths, *(path for path in lists if ".idx" in path)], below)
 
 
 def _make_folders(plan: _Plan) -> None:
@@ -339,16 +326,14 @@ def _make_folders(plan: _Plan) -> None:
         folders |= {os.path.dirname(path) for path in paths}
         if plan.data.format == "tfrecord" and paths:
             folders.add(os.path.dirname(index_path(plan.data, part, paths[0], plan.root)))
-        for folder in sorted(folders):
-            with storage_errors(folder):
-                os.makedirs(folder, exist_ok=True)
+        plan.place.make_folders(folders)
 
 
 def _await_manifest(plan: _Plan, folder: str) -> None:
     """Wait until rank 0 has described the data."""
     until = time.monotonic() + _WAIT_S
     while True:
-        recorded = _read_manifest(folder)
+        recorded = _read_manifest(plan.place, folder)
         if all(recorded.get(part) == identity for part, identity in plan.identity.items()):
             break
         if time.monotonic() > until:
@@ -373,7 +358,8 @@ class _GenerationRun:
     def __init__(self, plan: _Plan, rank: int, ranks: int) -> None:
         self.plan = plan
         self.missing = {
-            part: _find_missing(paths, rank, ranks) for part, paths in plan.paths.items()
+            part: _find_missing(plan.place, paths, rank, ranks)
+            for part, paths in plan.paths.items()
         }
         self.total_bytes = sum(
             plan.bytes_of(part, numbers) for part, numbers in self.missing.items()
@@ -385,9 +371,8 @@ class _GenerationRun:
         data = self.plan.data
         if data.compression != "none" or data.format in (*IMAGES, "synthetic"):
             return
-        status = os.statvfs(folder)
-        free = status.f_bavail * status.f_frsize
-        if free < self.total_bytes:
+        free = self.plan.place.measure_room(folder)
+        if free is not None and free < self.total_bytes:
             failed = StorageError(
                 f"{folder} has room for {free:,} bytes, and {self.total_bytes:,} are to be "
                 f"written: make room there, or lower dataset.num_files_train"
@@ -436,7 +421,7 @@ class _GenerationRun:
             opened: list[AtomicFile] = []
 
             def beside(path: str) -> AtomicFile:
-                opened.append(stack.enter_context(AtomicFile(path)))
+                opened.append(stack.enter_context(self.plan.place.open(path)))
                 return opened[-1]
 
             for number in numbers:
@@ -446,8 +431,7 @@ class _GenerationRun:
                 file.sync()
             for file in reversed(opened):  # a data file that is there has all that belongs to it
                 file.commit(durable=False)
-            for folder in {os.path.dirname(file.path) for file in opened}:
-                sync_folder(folder)
+            self.plan.place.sync(file.path for file in opened)
 
     def _count(self, count: int) -> None:
         if self._stop.is_set():
@@ -456,10 +440,9 @@ class _GenerationRun:
             self._made += count
 
 
-def _find_missing(paths: list[str], rank: int, ranks: int) -> list[int]:
+def _find_missing(place: FolderPlace, paths: list[str], rank: int, ranks: int) -> list[int]:
     """The numbers of a rank's files that are not there."""
     there: set[str] = set()
     for folder in {os.path.dirname(path) for path in paths}:
-        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-            there.update(entry.path for entry in entries)
+        there.update(place.list_below(folder))
     return [n for n in range(rank, len(paths), ranks) if paths[n] not in there]

@@ -179,7 +179,8 @@ def make_record(
                   which it started and ended.
     path:         a folder of the data; load_before: of the machine, before the command.
     """
-    here, mount = read_machine(), find_mount(path)
+    is_object = "://" in path
+    here, mount = read_machine(), None if is_object else find_mount(path)
     record = {
         "penstock_bench": VERSION,
         **values,
@@ -191,7 +192,7 @@ def make_record(
             "cores": here.cores,
             "memory_bytes": here.memory_bytes,
             "kernel": platform.release(),
-            "filesystem": None if mount is None else mount.file_system,
+            "filesystem": "s3" if is_object else None if mount is None else mount.file_system,
             "load_before": list(load_before),
         },
         "versions": list_versions(),

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from .overrides import Level
 from .sections import COMPRESSIONS, SECRETS, DlioWorkload
 
+OBJECT_FORMATS = ("npz", "npy", "jpeg", "png")
+"""Formats of data in an object store: a file is read as a whole. DLIO has the first two."""
+
 Finding = tuple[Level, str, str]
 """Level, key and text of a problem."""
 
@@ -22,14 +25,21 @@ def check_values(workload: DlioWorkload) -> Iterator[Finding]:
 
 
 def _check_data(workload: DlioWorkload) -> Iterator[Finding]:
-    # Object stores are refused: what is read and written as files would land on the local disk.
+    # Else what is read and written as files would land on the local disk.
     remedy = "the benchmark reads and writes files: copy the data to a file system or mount it"
     kind, data = workload.storage.storage_type, workload.dataset
-    if kind in ("s3", "aistore"):
-        text = f"{kind} is an object store: {remedy}, and set local_fs and storage.storage_root"
-        yield "error", "storage.storage_type", text
+    if kind == "aistore":
+        text = "aistore answers as S3, too: set storage.storage_type=s3 and "
+        endpoint = "storage.storage_options.endpoint_url=http://HOST:51080/s3"
+        yield "error", "storage.storage_type", text + endpoint
+    if kind == "s3" and data.format not in OBJECT_FORMATS:
+        text = f"s3 is for dataset.format {', '.join(OBJECT_FORMATS)}, and it is {data.format}: "
+        yield "error", "storage.storage_type", f"{text}copy the data to a file system, or mount it"
+    if kind == "s3" and workload.storage.data_root.strip("/.") in ("s3:", ""):
+        text = "names no bucket: give that of the data"
+        yield "error", "storage.storage_root", text
     for key, folder in {
-        "storage.storage_root": workload.storage.storage_root,
+        "storage.storage_root": "" if kind == "s3" else workload.storage.storage_root,
         "dataset.data_folder": data.data_folder,
         "checkpoint.checkpoint_folder": workload.checkpoint.checkpoint_folder,
         "output.folder": workload.output.folder,

@@ -185,6 +185,13 @@ class StorageSpec(Section):
     storage_library: Literal["s3torchconnector", "s3dlio", "minio"] | None = None
     storage_options: StorageOptions = field(default_factory=StorageOptions)
 
+    @property
+    def data_root(self) -> str:
+        """The storage_root; of objects the URL of the bucket that it names."""
+        if self.storage_type != "s3" or "://" in self.storage_root:
+            return self.storage_root
+        return f"s3://{self.storage_root.strip('/')}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hdf5Layout(Section):
