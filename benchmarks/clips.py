@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -48,6 +47,7 @@ from .__main__ import finish
 from .contender import ROOT
 from .objects import serving
 from .record import Record, Row
+from .scale.costs import read_status
 from .text import make_row, take_turns
 
 THREADS = 2
@@ -628,15 +628,15 @@ def report_memory(where: str) -> None:
     budget = penstock.Budget(readahead_bytes=1 << 30)
     data = penstock.open(where, index="memory", clips={"frames": 8})
     data[0]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = read_status("VmHWM")  # ru_maxrss would be the parent's
     size = 0
     with penstock.Loader(data, 2, seed=0, budget=budget, decode_threads=4) as loader:
         for number, batch in enumerate(loader):
             size = batch["frames"].nbytes
             if number == 40:
                 break
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(json.dumps({"grown": grown << 10, "budget": budget.readahead_bytes, "batch": size}))
+    grown = 1e6 * (read_status("VmHWM") - before)
+    print(json.dumps({"grown": grown, "budget": budget.readahead_bytes, "batch": size}))
 
 
 def main() -> None:
