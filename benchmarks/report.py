@@ -293,7 +293,7 @@ def main() -> None:
     tree = tree_hash()
     pages = {
         PAGE: performance_page(tree),
-        plot.PATH: plot.draw_speed(tree),
+        plot.PATH: plot.draw_speed(tree if plot.list_panels(tree) else None),
         README: insert_reasons(README.read_text(), reasons_list(tree)),
         **curves.write_pages(),
         **sizes.write_pages(),

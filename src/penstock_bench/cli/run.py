@@ -139,7 +139,7 @@ def run(
         check(name, asked.dataset.format, objects=is_remote)
     if generate:
         asked = replace(asked, workflow=replace(asked.workflow, generate_data=True))
-    _run_before_ranks(partial(_generate_parts, asked, yes))
+    _run_before_ranks(partial(_generate_parts, asked, yes), is_remote)
     folder = output or _choose_folder(asked, started, compat)
     results = _Results(folder, texts, started, load_before)
     if not asked.workflow.train:
@@ -147,7 +147,7 @@ def run(
             results.checkpoints(asked, ranks, compat, verify=verify, writer=writer, scale=scale)
         return
     try:
-        job = _run_before_ranks(lambda _: _make_job(asked, compat, verify))
+        job = _run_before_ranks(partial(_make_job, asked, compat, verify), is_remote)
     except MissingError as error:
         command = shlex.join(["penstock", "bench", "generate", workload, *hide_secrets(texts)])
         raise MissingError(f"{error}: {command}") from None
@@ -164,23 +164,33 @@ def run(
     results.write(verdict)
 
 
-def _run_before_ranks(work: Callable[[Callable[[], None] | None], T]) -> T:
+def _run_before_ranks(work: Callable[[Callable[[], None] | None], T], is_remote: bool = False) -> T:
     """Do the work of each process before there are ranks.
 
     Under a launcher the work gets the barrier of its processes, so that one that fails ends the
-    others.
+    others. Else ranks are forked from this process, which may not use an object store before: such
+    work is done in a process of its own.
     """
     from ..ranks import detect_launch, launch
 
     if detect_launch(os.environ) is None:
-        return work(None)
+        if not is_remote:
+            return work(None)
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as process:
+            return process.submit(work, None).result()
     done: list[T] = []
     launch(None, lambda crew: done.append(work(crew.barrier)))
     return done[0]
 
 
-def _make_job(workload: DlioWorkload, compat: bool, verify: bool) -> BenchJob:
+def _make_job(
+    workload: DlioWorkload, compat: bool, verify: bool, barrier: Callable[[], None] | None = None
+) -> BenchJob:
     """Make the job that each loader runs."""
+    del barrier  # nothing is written
     from ..data import find_paths, folder_of
     from ..data.places import set_environment
     from ..run import BenchJob

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 PACKAGES = {
     "penstock": (),
-    "penstock-bytes": (),
     "torch": ("torch",),
     "grain": ("grain",),
     "litdata": ("litdata", "torch"),
     "ffcv": ("ffcv", "torch"),
     "webdataset": ("webdataset",),
     "spdl": ("spdl",),
+    "penstock-bytes": (),
     "none": (),
 }
 """The contenders that need no code of the user's, and what has to be installed for each. "none"

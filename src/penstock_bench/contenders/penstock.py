@@ -115,7 +115,8 @@ class PenstockBytes(Penstock):
 
     def batches(self, epoch: int) -> Iterable[Any]:
         self._loader.set_epoch(self._task.order_epoch(epoch))
-        return self._loader
+        batches: Iterable[Any] = self._loader
+        return batches
 
 
 def open_task(task: DeliveryTask) -> Dataset:
