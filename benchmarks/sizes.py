@@ -2,8 +2,8 @@
 
     python -m benchmarks.sizes [FOLDER] [--quick]
 
-A process that has loaded penstock opens data anew, without a saved index, and takes a batch of 64 in
-exact order: of records of 16 bytes in a sparse file, of one of many files (hard links of 4 KiB),
+A process that has loaded penstock opens data anew, without a saved index, and takes a batch of 64
+in exact order: of records of 16 bytes in a sparse file, of many files (hard links of 4 KiB),
 as one of many ranks. Its time by the clock, and the memory that it adds, are medians of three
 processes. Then rates over a second: of records of 512 bytes in memory by the size of the batch; of
 samples that take a processor for a millisecond by the number of threads that decode; of records of
