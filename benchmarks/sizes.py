@@ -245,7 +245,9 @@ def measure_readers(corpora: Corpora, sizes: Sequence[int]) -> Curve:
             data = penstock.open(
                 f"{with_none.path}/{path.name}", format="records", record_bytes=4096, index="memory"
             )
-            budget = penstock.Budget(requests=size, threads=size, readahead_bytes=64 << 20)
+            budget = penstock.Budget(
+                requests=size, threads=min(size, 256), readahead_bytes=64 << 20
+            )
             points.append((size, measure_rate(data, 64, budget=budget)))
             with_none.close()
     why = "each read waits a millisecond; then two cores have the storage's process to run, too"
