@@ -9,9 +9,10 @@ processes. Then rates over a second: of records of 512 bytes in memory by the si
 samples that take a processor for a millisecond by the number of threads that decode; of records of
 4 KiB from storage that answers after a millisecond by the number of reads in flight.
 
-A cost bends where it is twice that of the smallest size, a rate where the next size adds less than
-a tenth. Each row has all points, and is held against its smallest size. What ranks agree on, and
-larger jobs, are in `benchmarks.scale`. The record is benchmarks/results/sizes.json.
+A cost bends where it is twice that of the smallest size, and above a millisecond or a megabyte; a
+rate where the next size adds less than a tenth. Each row has all points, and is held against its
+smallest size. What ranks agree on, and larger jobs, are in `benchmarks.scale`. The record is
+benchmarks/results/sizes.json.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ PATH = ROOT / "docs" / "sizes.svg"
 LINKS_MAX = 60_000
 """Names that one file may have."""
 RATE_S = 1.0
+LEAST = 1.0
+"""Milliseconds and megabytes below which a cost is not looked at."""
 AWAY = "records 1 ms away"
 FRESH = """
 import json, sys, tempfile, time
@@ -93,7 +96,7 @@ class Curve:
         if self.unit == "samples/s":
             bends = [after < 1.1 * before for before, after in itertools.pairwise(values)]
             return sizes[bends.index(True)] if True in bends else None
-        bends = [value > 2 * values[0] for value in values]
+        bends = [value > 2 * max(values[0], LEAST) for value in values]
         return sizes[bends.index(True)] if True in bends else None
 
     def make_row(self) -> Row:
