@@ -6,7 +6,7 @@ same clips, in the same order, are decoded by two threads of torchcodec (approxi
 decord and OpenCV, each in a process of its own (`clip_rivals`), by the clock, turn by turn; and by
 a bare loop in C over packets in memory, with the libraries that PyAV has (`floors/clips_floor.c`);
 there clips are denser. A loader is measured over its epochs, as a training has it, from the second
-on; a row of its own says when the first batch of a new one is there. "Nothing kept" decodes every
+on; another row is the time to a new loader's first batch. "Nothing kept" decodes every
 clip in each epoch; with its default memory for frames that later clips need, a loader is a new one
 for each epoch. All frames of all are compared with those that PyAV decodes from start to end.
 Then from an object store 20 ms away and from slow storage, where rivals seek or read whole films,

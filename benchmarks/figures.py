@@ -101,7 +101,7 @@ def list_changes() -> list[str]:
 
 
 Given = Mapping[str, Path | None]
-"""What the user has given, by need."""
+"""Paths that the user has given, by need."""
 
 
 def find_lack(study: Study, given: Given) -> str:

@@ -1,18 +1,18 @@
-"""What a loader costs as sizes grow: samples, files, ranks, readers, batches, threads.
+"""Costs of a loader as sizes grow: samples, files, ranks, readers, batches, threads.
 
     python -m benchmarks.sizes [FOLDER] [--quick]
 
-A process that has loaded penstock opens data anew, without a saved index, and takes a batch of 64
-in exact order: of records of 16 bytes in a sparse file, of many files (hard links of 4 KiB),
-as one of many ranks. Its time by the clock, and the memory that it adds, are medians of three
-processes. Then rates over a second: of records of 512 bytes in memory by the size of the batch; of
-samples that take a processor for a millisecond by the number of threads that decode; of records of
-4 KiB from storage that answers after a millisecond by the number of reads in flight.
+A process with penstock loaded opens data without a saved index, and takes a batch of 64 in exact
+order: from records of 16 bytes in a sparse file, from many files (hard links of 4 KiB), as one of
+many ranks. Times by the clock and added memory are medians of three processes. Then rates over a
+second: of records of 512 bytes in memory by the size of the batch; of samples that take a processor
+for a millisecond by the number of threads that decode; of records of 4 KiB from storage that
+answers after a millisecond by the number of reads in flight.
 
-A cost bends where it is twice that of the smallest size, and above a millisecond or a megabyte; a
-rate where the next size adds less than a tenth. Each row has all points, and is held against its
-smallest size. What ranks agree on, and larger jobs, are in `benchmarks.scale`. The record is
-benchmarks/results/sizes.json.
+A cost bends where it is twice that of the smallest size, once it is above a millisecond or a
+megabyte. A rate bends where the next size adds less than a tenth. Each row has all points, and is
+held against its smallest size. What ranks agree on, and larger jobs, are in `benchmarks.scale`. The
+record is benchmarks/results/sizes.json.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ with penstock.Loader(data, 64, seed=1, **asked["more"]) as loader:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What something costs, or how fast it is, by its size.
+    """Cost of something, or its rate, by its size.
 
     over:  what the size counts.
     unit:  "ms" and "MB" are costs; "samples/s" is a rate.

@@ -69,7 +69,7 @@ def bench(*arguments: object, code: int = 0) -> str:
 
 @pytest.mark.parametrize(("format", "folders"), [("npz", 0), ("npy", 3), ("png", 0)])
 def test_a_workload_of_objects(bucket: S3, tmp_path: Path, format: str, folders: int) -> None:
-    """It is generated and read, once decoded and once as bytes; samples are those of files."""
+    """A workload is generated and read, decoded and as bytes; its samples are those of files."""
     path = write_workload(tmp_path, bucket.name, format, folders)
     out = tmp_path / "out"
     done = bench("run", path, "--ranks", 1, "--no-verdict", "--output", out)
@@ -155,3 +155,10 @@ def test_options_of_the_storage_are_used(
     path = write_workload(tmp_path, bucket.name)
     done = bench("generate", path, *overrides, "--part", "train")
     assert f"s3://{bucket.name}/data/small: 12 files" in done
+    out = tmp_path / "out"
+    bench("run", path, *overrides, "--ranks", 1, "--no-verdict", "--output", out)
+    (first, _) = json.loads((out / "record.json").read_text())["runs"]
+    assert [epoch["samples"] for epoch in first["epochs"]] == [12, 12]
+    assert (
+        environment(bucket.port)["AWS_SECRET_ACCESS_KEY"] not in (out / "record.json").read_text()
+    )

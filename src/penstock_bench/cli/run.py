@@ -115,6 +115,7 @@ def run(
     """
 
     from ..contenders import check
+    from ..data.places import set_environment
     from ..workload import hide_secrets, read_workload
 
     started, load_before = time.time(), os.getloadavg()
@@ -126,6 +127,7 @@ def run(
         if path is not None and re.match(r"\w+:/", str(path)):  # a Path has made // to /
             raise UsageError(f"{option} is {path}: that is a URL: give a folder")
     is_remote = asked.storage.storage_type == "s3"
+    set_environment(asked.storage)  # here: ranks are forks of this process
     is_plain = asked.dataset.num_samples_per_file == 1
     names = loader or ["penstock", *(["penstock-bytes"] if is_remote and is_plain else [])]
     for option, given in (("--stage", stage), ("--verify", verify), ("--cache", cache)):
@@ -192,10 +194,8 @@ def _make_job(
     """Make the job that each loader runs."""
     del barrier  # nothing is written
     from ..data import find_paths, folder_of
-    from ..data.places import set_environment
     from ..run import BenchJob
 
-    set_environment(workload.storage)
     data, root = workload.dataset, workload.storage.data_root
     parts = ["train", *(["valid"] if workload.workflow.evaluation and data.num_files_eval else [])]
     reader, seed = workload.reader, workload.train.seed

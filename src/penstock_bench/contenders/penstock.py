@@ -103,9 +103,7 @@ class PenstockBytes(Penstock):
 
     def __init__(self, task: DeliveryTask) -> None:
         if task.per_file > 1:
-            what = (
-                f"files of {task.per_file} samples, which --loader penstock-bytes cannot tell apart"
-            )
+            what = f"files of {task.per_file} samples, and --loader penstock-bytes takes them whole"
             raise UsageError(f"dataset.num_samples_per_file: {what}: take --loader penstock")
         super().__init__(task)
 

@@ -27,12 +27,13 @@ def is_object(path: str) -> bool:
 
 
 def set_environment(storage: StorageSpec) -> None:
-    """Put what a workload says of its object store where the client looks for it."""
+    """Put what a workload says of its object store into the environment, where the client looks
+    first."""
     if storage.storage_type != "s3":
         return
     options: dict[str, Any] = {**storage.storage_options}
     variables = {
-        "AWS_ENDPOINT_URL": options.get("endpoint_url"),
+        "AWS_ENDPOINT_URL_S3": options.get("endpoint_url"),
         "AWS_ACCESS_KEY_ID": options.get("access_key_id"),
         "AWS_SECRET_ACCESS_KEY": options.get("secret_access_key"),
         "AWS_REGION": options.get("region"),

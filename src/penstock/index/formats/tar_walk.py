@@ -136,9 +136,8 @@ def _are_different(names: Names) -> bool:
         if (rows[1:] > rows[:-1]).all():
             return True
     text, places = names.text.tobytes(), ends.tolist()
-    return len({text[start:end] for start, end in zip([0, *places], places, strict=False)}) == len(
-        ends
-    )
+    different = {text[start:end] for start, end in zip([0, *places], places, strict=False)}
+    return len(different) == len(ends)
 
 
 def join_pieces(pieces: Sequence[TarShard], duplicates: bool) -> TarShard | None:
