@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock_bench.contenders import FORMATS, PACKAGES
+from penstock_bench.contenders import FORMATS, NO_SAMPLES, PACKAGES
 from penstock_bench.data import data_paths
 from penstock_bench.data.generate import generate_data
 from penstock_bench.ranks import launch
@@ -95,7 +95,7 @@ def test_two_loaders_on_two_ranks(small, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in PACKAGES if name != "none"])
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name not in NO_SAMPLES])
 def test_every_loader_that_is_installed(small, tmp_path, name):
     """Delivers what is on disk, all of it, in each epoch; those that convert it, after that."""
     missing = [package for package in PACKAGES[name] if find_spec(package) is None]
@@ -118,6 +118,27 @@ def test_every_loader_that_is_installed(small, tmp_path, name):
     assert found["verified"] is True
     assert [epoch["samples"] for epoch in found["epochs"]] == [48, 48]
     assert [epoch["bytes"] for epoch in found["epochs"]] == [48 * 256] * 2
+
+
+@pytest.mark.parametrize("name", NO_SAMPLES)
+def test_nothing_to_verify(small, tmp_path, name):
+    """A loader that delivers no decoded samples is refused before anything is read."""
+    done = run(small, "--loader", name, "--verify", "--output", tmp_path / "out", code=1)
+    assert f"--verify compares decoded samples, which --loader {name} does not" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_bytes_as_they_are_stored(small, tmp_path):
+    """All bytes of all files, in each epoch; files of several samples are refused."""
+    out, changed = tmp_path / "out", "++workload.dataset.num_samples_per_file=1"
+    options = ("--loader", "penstock-bytes", "--no-verdict", "--no-control", "--output", out)
+    assert "files of 4 samples" in run(small, *options, code=1).stderr
+    shutil.rmtree(out, ignore_errors=True)
+    run(small, changed, f"++workload.dataset.data_folder={tmp_path}/one", "--generate", *options)
+    (found,) = json.loads((out / "record.json").read_text())["runs"]
+    stored = sum(path.stat().st_size for path in (tmp_path / "one").rglob("*.npz"))
+    assert [epoch["samples"] for epoch in found["epochs"]] == [12, 12]
+    assert [epoch["bytes"] for epoch in found["epochs"]] == [stored] * 2
 
 
 LARGE = {"torch", "scipy", "h5py", "pyarrow", "mpi4py", "matplotlib", "pandas", "zmq", "PIL"}

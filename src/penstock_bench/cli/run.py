@@ -138,7 +138,7 @@ def run(
     # Whoever comes second must not find what the first one has read.
     cached = cache or ("cold" if len(names) * repeat > 1 and not is_remote else "as-is")
     for name in names:
-        check(name, asked.dataset.format, objects=is_remote)
+        check(name, asked.dataset.format, objects=is_remote, verify=verify)
     if generate:
         asked = replace(asked, workflow=replace(asked.workflow, generate_data=True))
     _run_before_ranks(partial(_generate_parts, asked, yes), is_remote)

@@ -38,6 +38,8 @@ hands over the same batch again and again: reading switched off; "penstock-bytes
 files, of which nothing is decoded."""
 OF_OBJECTS = ("penstock", "penstock-bytes", "none")
 """The contenders that read object stores."""
+NO_SAMPLES = ("penstock-bytes", "none")
+"""The contenders that deliver no decoded samples, so that there is nothing to verify."""
 
 _CLASSES = {
     "penstock": "penstock.Penstock",
@@ -55,12 +57,15 @@ FORMATS = {"webdataset": ("tar",)}
 """The formats of contenders that do not read them all."""
 
 
-def check(name: str, format: str, objects: bool = False) -> None:
+def check(name: str, format: str, objects: bool = False, verify: bool = False) -> None:
     """Raise UsageError if a contender is not known, not installed, or does not read the format, or
-    objects."""
+    objects, or has nothing to verify."""
     if ":" in name:
         return
     check_choice("--loader", name, PACKAGES, ", or module:function for a loader of your own")
+    if verify and name in NO_SAMPLES:
+        what = f"--verify compares decoded samples, which --loader {name} does not deliver"
+        raise UsageError(f"{what}: leave one of them out")
     if objects and name not in OF_OBJECTS:
         what = f"--loader {name} reads files, and the data are objects"
         raise UsageError(f"{what}: take {', '.join(OF_OBJECTS)}, or module:function")
