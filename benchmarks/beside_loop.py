@@ -37,6 +37,8 @@ SHARE = 0.5
 """Least share of the loader's own rate that the loop draws."""
 RECORDS, RECORD_BYTES, BATCH = 50_000, 4096, 256
 QUIET_S = 1.0
+STAGERS_END = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+"""Whether a save closes its stager, so that each needs one of its own."""
 
 
 @contextmanager
@@ -56,8 +58,8 @@ def save_ours(state: State, folder: Path) -> Iterator[Save]:
 def save_dcp(state: State, folder: Path, stager: Callable[[], Any]) -> Iterator[Save]:
     """`dcp.async_save`, staged by its writer or by a stager; its files are synced."""
     with ExitStack() as closing:
-        if (staging := stager()) is not None:
-            closing.callback(staging.close)
+        if (kept := stager()) is not None:
+            closing.callback(kept.close)
         last: list[Path] = []
 
         def save(number: int) -> tuple[Callable[[], None], Callable[[], bool]]:
@@ -65,6 +67,7 @@ def save_dcp(state: State, folder: Path, stager: Callable[[], Any]) -> Iterator[
                 shutil.rmtree(old)
             gc.collect()
             last[:] = [Path(tempfile.mkdtemp(dir=folder))]
+            staging = stager() if STAGERS_END else kept
             begun = dcp.async_save(state, checkpoint_id=last[0], async_stager=staging)
             if isinstance(begun, AsyncSaveResponse):
                 return begun.staging_completion.result, begun.upload_completion.done

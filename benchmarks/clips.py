@@ -75,6 +75,10 @@ class Kind(NamedTuple):
     stride: int = FRAMES
     dense: int = FRAMES
 
+    @property
+    def folder(self) -> str:
+        return f"{self.size}-{self.codec}-{self.keys}-{self.films}x{self.frames}"
+
 
 SMALL = [
     Kind(f"256 x 256, keyframes every {keys}", 256, keys, dense=dense)
@@ -92,7 +96,7 @@ AV1 = Kind("256 x 256, AV1, keyframes every 2", 256, 2, "libsvtav1", films=8, de
 
 def write_films(folder: Path, kind: Kind) -> Path:
     """Scenes that pan, with something that moves in front and the grain of a camera."""
-    where = folder / f"{kind.size}-{kind.codec}-{kind.keys}-{kind.films}x{kind.frames}"
+    where = folder / kind.folder
     if where.exists():
         return where
     part = where.with_suffix(".part")
@@ -387,9 +391,17 @@ class Bench(NamedTuple):
 
 
 def try_rivals(
-    bench: Bench, where: str, rivals: Sequence[Rival], clips: Sequence[Any], sums: Sequence[int]
+    bench: Bench,
+    where: str,
+    rivals: Sequence[Rival],
+    clips: Sequence[Any],
+    sums: Sequence[int],
+    cool: Callable[[], object] = lambda: None,
 ) -> list[tuple[float, Rival]]:
-    """Let each decode the clips once, and compare its frames; fastest first."""
+    """Let each decode the clips once, and compare its frames; fastest first.
+
+    cool:  called before the pass that is timed.
+    """
     able = []
     for rival in rivals:
         answer = {"failed": rival.absent} if rival.absent else rival.run(clips, True)
@@ -397,6 +409,7 @@ def try_rivals(
         if not note and answer["sums"] != list(sums):
             differing = sum(a != b for a, b in zip(answer["sums"], sums, strict=True))
             note = f"{differing} of {len(sums)} clips have other pixels"
+        cool()
         rate = None if "failed" in answer else len(clips) / rival.run(clips)["seconds"]
         bench.add(f"{where}: {rival.name}", rate, "clips/s", note=note)
         if rate:
@@ -538,68 +551,89 @@ def measure_objects(bench: Bench, kind: Kind) -> None:
         for film in where.iterdir():
             os.link(film, bucket / film.name)
         with serving(0, Path(folder), 20) as port:
-            films = min(bench.films, kind.films)
-            opened = partial(open_clips, "s3://films", films, kind.stride)
-            near, base = open_clips(where, films, kind.stride), f"http://127.0.0.1:{port}/films"
-            _measure_far(bench, f"object store 20 ms away, {kind.name}", near, opened, lambda: base)
+            data = open_clips("s3://films", min(bench.films, kind.films), kind.stride)
+            base = f"http://127.0.0.1:{port}/films"
+            _measure_far(bench, f"object store 20 ms away, {kind.name}", kind, data, base)
 
 
 def measure_storage(bench: Bench, kind: Kind) -> None:
-    """Clips from slow storage, whose page cache is empty at the start of each pass."""
+    """Clips from slow storage, of which the page cache holds nothing as a pass begins."""
     where = write_films(bench.folder, kind)
     name = f"storage with {STORAGE['read_ns'] / 1e6:g} ms a read, {kind.name}"
     if missing := emulation.usable():
         bench.add(name, None, "clips/s", note=missing)
         return
     with emulation.Shared(**STORAGE, calibrate=True) as storage:
+        base = storage.mount(where).path
+        data = open_clips(base, min(bench.films, kind.films), kind.stride)
 
-        def mount() -> str:
-            for mounted in storage.mounts:
-                mounted.close()
-            storage.mounts.clear()
-            return storage.mount(where).path
+        def cool() -> None:
+            drop_pages(base)
+            storage.reset()
 
-        films = min(bench.films, kind.films)
-        near = open_clips(where, films, kind.stride)
-        _measure_far(bench, name, near, lambda: open_clips(mount(), films, kind.stride), mount)
+        def count() -> int:
+            return int(storage.counters()["bytes"])
+
+        _measure_far(bench, name, kind, data, base, cool, count)
+
+
+def drop_pages(folder: str) -> None:
+    """Let the kernel forget what it holds of the files of a folder."""
+    for path in Path(folder).iterdir():
+        file = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
 
 
 def _measure_far(
     bench: Bench,
     name: str,
-    near: Any,
-    open_data: Callable[[], Any],
-    find_base: Callable[[], str],
+    kind: Kind,
+    data: Any,
+    base: str,
+    cool: Callable[[], object] = lambda: None,
+    count: Callable[[], int] | None = None,
     target: float = 5.0,
 ) -> None:
-    """Race the best of those that seek or read whole films; `near` has the same clips here."""
-    data = open_data()
+    """Race the best of those that seek or read whole films.
+
+    cool:   called before each pass.
+    count:  counts the bytes that storage has given since: each pass reads anew.
+    """
+    cool()
     _, numbers, sums = run_loader(data, bench.seed, sums=True, budget=NOTHING)
-    is_web = "://" in data.index.files.root
+    is_web = "://" in base
     names = ("torchcodec", "PyAV") if is_web else RIVALS
+    clips = list_clips(data, numbers, base)
     with start_rivals(*(("seeks", "reads whole films") if is_web else ()), names=names) as rivals:
         able = []
         for rival in rivals:
-            clips = list_clips(data, numbers, find_base())
-            able += try_rivals(bench, name, [rival], clips, sums)
+            cool()
+            able += try_rivals(bench, name, [rival], clips, sums, cool)
         if not able:
             bench.add(name, None, "clips/s", target=target, note="no rival reads this")
             return
         best = max(able, key=lambda one: one[0])[1]
+        layout = data.index.layouts[0]
+        least = int(layout.lengths(np.unique(layout.find_pairs(np.array(numbers))[1])).sum())
+        given: dict[str, list[int]] = {"ours": [], "theirs": []}
+
+        def run(who: str, one: Callable[[], Taken]) -> Taken:
+            cool()
+            taken = one()
+            if count is not None:
+                given[who].append(count())
+                assert given[who][-1] >= least, f"{who}: {given[who][-1]:,} of {least:,} bytes"
+            return taken
 
         def theirs() -> Taken:
-            return best.time(list_clips(data, numbers, find_base()))
+            return run("theirs", lambda: best.time(clips))
 
         full = f"{name}, exact, nothing kept / best of the others, 2 threads"
-        with ExitStack() as stack:
-            if is_web:
-                ours = stack.enter_context(keep_loader(data, bench.seed, 16))
-            else:  # whose page cache is emptied by a new mount
-
-                def ours() -> Taken:
-                    return run_loader(open_data(), bench.seed, budget=NOTHING).taken
-
-            bench.race(full, ours, theirs, len(numbers), target, best.name)
+        with keep_loader(data, bench.seed, 16) as kept:
+            bench.race(full, lambda: run("ours", kept), theirs, len(numbers), target, best.name)
+        bench.record.raw[full]["bytes"] = given
+        near = open_clips(bench.folder / kind.folder, min(bench.films, kind.films), kind.stride)
         with tempfile.TemporaryDirectory() as folder:
             try:
                 floor = Floor(near, numbers, Path(folder))

@@ -1,5 +1,5 @@
-"""Shuffling on a GPU against what its memory gives, and batches copied to it against what its bus
-gives: builds, checks and times all in one call.
+"""Shuffling on a GPU against what its memory gives, batches copied to it against what its bus
+gives, and checkpoints of a state on it: builds, checks and times all in one call.
 
     python -m benchmarks.gpu --out gpu.json
 
@@ -24,7 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,11 +59,13 @@ class Sizes(NamedTuple):
     records: int = 8192
     batch: int = 256
     workers: int = 8
+    state_bytes: int = 500_000_000
+    saves: int = 3
 
 
 DRY = Sizes(
     *(1 << 14, (1 << 12) + 1, 1 << 13, (1 << 8, 1 << 13), (100, 4097), 1 << 10, 1),
-    *(64, 64, 8, 1),
+    *(64, 64, 8, 1, 1 << 20, 1),
 )
 ROW_TARGETS = {16: None, 32: None, 64: None, 128: 0.75, 256: None, 512: 0.90, 2048: 0.95}
 ROW_TARGETS |= {16384: 0.95}
@@ -313,8 +317,8 @@ def copies(bench: Bench) -> None:
             0, 256, (sizes.records, sizes.record_bytes), np.uint8
         ).tofile(path)
         dataset = penstock.open(path, record_bytes=sizes.record_bytes)
-        ours = DataLoader(dataset, sizes.batch, shuffle=True, device=device)
         pin = device.type == "cuda"
+        ours = DataLoader(dataset, sizes.batch, shuffle=True, device=device)
         theirs = torch.utils.data.DataLoader(
             FileRecords(path, sizes.record_bytes),
             sizes.batch,
@@ -323,8 +327,12 @@ def copies(bench: Bench) -> None:
             pin_memory=pin,
             persistent_workers=True,
         )
+        on_cpu = DataLoader(dataset, sizes.batch, shuffle=True)
+        pinned_batches = DataLoader(dataset, sizes.batch, shuffle=True, pin_memory=pin)
         ways: dict[str, Callable[[], Iterable[Any]]] = {
             "penstock, device=": lambda: ours,
+            "penstock, on the CPU": lambda: on_cpu,
+            "penstock, pin_memory=": lambda: pinned_batches,
             "torch's DataLoader, pinned, prefetched": lambda: prefetch(theirs, device),
         }
         for name, walk in ways.items():
@@ -337,11 +345,28 @@ def copies(bench: Bench) -> None:
             taken = bench.seconds(name, partial(epoch, None), idle=True) / count
             case = f"batches of {batch_bytes:,} B: {name}"
             bench.row(case, batch_bytes, taken, copy, note="floor: a copy from pinned memory")
+            if name.endswith(("CPU", "pin_memory=")):
+                continue  # to show what bounds the first
             busy = bench.seconds(f"{name}, computing", partial(epoch, compute), idle=True) / count
             target = 0.95 if name.startswith("penstock") else None
             case = f"batches under a step of two copies' time: {name}"
             bench.row(case, batch_bytes, busy, alone, target, "floor: the step alone")
-        ours.close()
+        for loader in (ours, on_cpu, pinned_batches):
+            loader.close()
+
+
+def checkpoints(bench: Bench) -> None:
+    """Saves of a state on the device beside a loop: ours, and each way of staging that dcp has."""
+    from . import beside_loop
+    from .checkpoint import one_rank, state_of
+
+    warnings.simplefilter("ignore")
+    sizes, raw = bench.sizes, bench.record.raw
+    state = {name: one.to(bench.device) for name, one in state_of(sizes.state_bytes).items()}
+    with tempfile.TemporaryDirectory() as folder, one_rank():
+        for row in beside_loop.measure(raw, state, Path(folder), sizes.saves):
+            name = f"state of {sizes.state_bytes:,} B on the device: {row.name}"
+            bench.record.rows.append(replace(row, name=name))
 
 
 def build() -> None:
@@ -371,7 +396,7 @@ def described(device: torch.device | None) -> dict[str, Any]:
     }
 
 
-def run(dry: bool) -> Record:
+def run(dry: bool, out: Path | None) -> Record:
     """All of it, or the record that there is no device."""
     if dry:
         os.environ["TRITON_INTERPRET"] = "1"
@@ -379,12 +404,19 @@ def run(dry: bool) -> Record:
     if not dry and torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
     record = Record("gpu", 1, described(device))
+
+    def write() -> None:
+        if out is not None:
+            out.write_text(json.dumps(record.as_dict(), indent=1) + "\n")
+
+    write()
     if device is None:
         return record
     bench = Bench(device, DRY if dry else Sizes(), record)
-    for part in (check, rows, elements, indices, small, copies):
+    for part in (check, rows, elements, indices, small, copies, checkpoints):
         began = time.monotonic()
         part(bench)
+        write()  # a run that is cut short keeps what it has
         print(f"{part.__name__}: {time.monotonic() - began:.0f} s", flush=True)
     return record
 
@@ -395,12 +427,9 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="tiny sizes, interpreted")
     options = parser.parse_args()
     build()
-    record = run(options.dry)
-    found = record.as_dict()
-    print(found["configuration"])
+    record = run(options.dry, options.out)
+    print(record.configuration)
     print(table(record.rows))
-    if options.out is not None:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 import penstock  # noqa: E402
 from penstock.errors import UsageError  # noqa: E402
-from penstock.torch import DataLoader, StepLoader, device_copies, fill_batch  # noqa: E402
+from penstock.torch import DataLoader, StepLoader, fill_batch  # noqa: E402
 from penstock.torch.device_copies import CopyTransfer  # noqa: E402
 from tests.torch.delayed_device import GUARDS, DelayedDevice  # noqa: E402
 from tests.torch.test_loader import Numbers, same, structure  # noqa: E402
@@ -113,11 +113,8 @@ def test_late_devices_give_every_structure(seed: int) -> None:
     assert compared(Numbers(13, structure), Random(seed))
 
 
-@pytest.mark.parametrize("divided_bytes", [0, 4 << 20])
-def test_batches_that_threads_copy(divided_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large batches, and small ones if told so: dense tensors as they lie, others laid out anew."""
-    monkeypatch.setattr(device_copies, "_divided_bytes", divided_bytes)
-    assert compared(Numbers(13, structure), Random(0))
+def test_batches_that_threads_copy() -> None:
+    """Large batches: dense tensors as they lie, others laid out anew."""
     large = torch.randint(256, ((5 << 20) + 3,), dtype=torch.uint8)
     square = torch.rand(1000, 900)
     batch = {

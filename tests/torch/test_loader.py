@@ -29,6 +29,7 @@ from torch.utils.data import DistributedSampler  # noqa: E402
 
 import penstock  # noqa: E402
 from penstock.errors import CollateError, ForkError, StateError, UsageError, WorkerError  # noqa: E402
+from penstock.torch.device_copies import pin  # noqa: E402
 from penstock.torch.loader import DataLoader  # noqa: E402
 from tests.slices import first  # noqa: E402
 
@@ -1106,6 +1107,22 @@ def test_pin_memory(records: penstock.Dataset, workers: int) -> None:
     assert raw["data"].is_pinned()
     loader = DataLoader(Numbers(4), 2, pin_memory=True, collate_fn=lambda _: Pinnable())
     assert all(batch.pinned for batch in loader)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator")
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float64, torch.bfloat16, torch.bool])
+def test_pin_large_tensors(dtype: torch.dtype) -> None:
+    """Those that several threads copy: of odd sizes, transposed, pinned before, with a gradient."""
+    whole = torch.arange(3 * (1 << 20) + 41).remainder(251).to(dtype).repeat(3)
+    for tensor in (whole, whole[5:], whole.view(3, -1), whole.view(3, -1).T, whole[::2]):
+        pinned = pin({"x": tensor})["x"]
+        assert pinned.is_pinned()
+        assert pinned.shape == tensor.shape
+        assert torch.equal(pinned, tensor)
+        assert pinned.data_ptr() != tensor.data_ptr()
+        assert pin(pinned).data_ptr() == pinned.data_ptr()
+    if dtype.is_floating_point:
+        assert torch.equal(pin(whole.requires_grad_()), whole)
 
 
 def test_worker_error_is_public() -> None:

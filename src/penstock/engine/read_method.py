@@ -129,7 +129,7 @@ def choose_method(facts: Facts, budget: Budget) -> ReadMethod:
                 backend = _replace_pread(facts, budget, direct, reasons)
     is_cached = facts.resident >= _CACHED_MIN
     is_near = facts.file_system in LOCAL or is_cached
-    threads = budget.threads or count_reading_threads(backend, facts.cores, is_near)
+    threads = budget.threads or count_reading_threads(backend, facts.cores, is_near, direct)
     return ReadMethod(backend, direct, threads, reasons, not direct and is_cached)
 
 

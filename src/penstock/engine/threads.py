@@ -56,15 +56,15 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
-def count_reading_threads(backend: str, cores: int, is_near: bool) -> int:
+def count_reading_threads(backend: str, cores: int, is_near: bool, direct: bool) -> int:
     """Return the number of threads that read if the budget names none.
 
     is_near:  whether the data is on a disk of this machine, or in the page cache.
     """
     if backend == "pread":  # one thread for each read in flight
         return min(16, 2 * cores) if is_near else limits.remote_threads
-    if backend == "io_uring":
-        return min(4, cores)
+    if backend == "io_uring":  # the thread that asks copies what is in the page cache
+        return min(4 if direct else 16, cores)
     return max(1, cores - 1)  # mmap: the thread that waits for a batch copies too
 
 

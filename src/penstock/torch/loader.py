@@ -62,8 +62,8 @@ from .arguments import (
     refuse_rebuilding,
     warn_ignored,
 )
-from .device_copies import CopyTransfer, CudaStreams, choose_device
-from .tensors import TensorLoader, Tensors, as_tensors, can_pin, finish_batch, pin, reduce_tensor
+from .device_copies import CopyTransfer, CudaStreams, choose_device, pin
+from .tensors import TensorLoader, Tensors, as_tensors, can_pin, finish_batch, reduce_tensor
 from .worker_tasks import (
     FetchItems,
     ReadSamples,

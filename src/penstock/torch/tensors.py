@@ -130,11 +130,6 @@ def reduce_tensor(value: Any) -> Any:
     return _rebuild_tensor, (flat, value.dtype, size, stride)
 
 
-def pin(data: Any) -> Any:
-    """Return a copy with all tensors in pinned memory; objects with `pin_memory` pin themselves."""
-    return map_tensors(data, torch.Tensor.pin_memory, lambda item: item.pin_memory())
-
-
 def map_tensors(
     data: Any,
     convert_tensor: Callable[[torch.Tensor], torch.Tensor],
