@@ -338,10 +338,10 @@ def _decompress_field(
     try:
         if isinstance(layout, Windowed):
             with _name_damage(field, layout, places, locate, at):
-                windows = WindowDecoding(field, index.layouts, layout, places, buffer, take)
-                windows.decode_films()
+                windows = WindowDecoding(field, index.layouts, layout, places, buffer, kept, take)
+                windows.decode()
                 yield
-                rows: Any = _check_rows(field, windows.finish(kept))
+                rows: Any = _check_rows(field, windows.finish())
         elif isinstance(layout, JointChunks):
             yield
             rows = _decompress_parts(field, layout, places, buffer, locate)

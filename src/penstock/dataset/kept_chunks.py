@@ -50,6 +50,20 @@ class KeptChunks:
         self.closed = False
         """Set where the iterator is closed: no step waits for another one."""
         self._turn = threading.Condition()
+        self._decoding = 0  # steps
+
+    @contextmanager
+    def share_cores(self) -> Iterator[int]:
+        """Yield how many threads may decode a step: the cores, divided among the steps that are
+        decoded now."""
+        with self._turn:
+            self._decoding += 1
+            steps = self._decoding
+        try:
+            yield max(1, len(os.sched_getaffinity(0)) // steps)
+        finally:
+            with self._turn:
+                self._decoding -= 1
 
     def list_wholes(self) -> dict[int, list[int]]:
         """List the whole chunks of each array."""
@@ -120,6 +134,7 @@ class WindowDecoding:
     then the rest. Each chunk is decoded once, by as many threads as there are cores.
 
     layouts:  of all fields.
+    kept:     memory for what the plan keeps; if there is none, of chunks decoded last.
     take:     takes memory for the windows, of a size in bytes.
     """
 
@@ -130,9 +145,10 @@ class WindowDecoding:
         layout: Windowed,
         places: FieldChunks,
         buffer: Buffer,
+        kept: KeptChunks | None,
         take: Callable[[int], Buffer] | None,
     ) -> None:
-        self._field, self._layouts, self._layout = field, layouts, layout
+        self._field, self._layouts, self._layout, self._kept = field, layouts, layout, kept
         self._places, self._buffer = places, buffer
         self._work = places.work or FieldWork(0)
         shape = len(places.row), *layout.window_shape
@@ -142,13 +158,23 @@ class WindowDecoding:
         self._pieces: dict[Use, tuple[Any, Array]] = {}
         self._wholes: dict[tuple[int, int], Array] = {}
         self._parts = layout.list_parts(places.number)
+        self._window_places = layout.find_places(places.row)
 
-    def decode_films(self) -> None:
-        """Decode groups of pictures. ValueError if one does not hold what its index says."""
+    def decode(self) -> None:
+        """Decode the chunks that are read. ValueError if one does not hold what its index says."""
+        tasks: list[Callable[[], None]] = []
         for part, codec, at, own in self._parts:
             codec = codec or self._field.codec
-            if codec is not None and codec.name == "film":
+            assert codec is not None
+            if codec.name == "film":
                 self._decode_groups(part, codec, at, own)
+            else:
+                tasks += self._list_tasks(codec, at)
+        if self._kept is None:
+            _run_tasks(tasks, len(os.sched_getaffinity(0)))
+            return
+        with self._kept.share_cores() as threads:
+            _run_tasks(tasks, threads)
 
     def _decode_groups(self, part: Windowed, codec: Codec, at: Int, own: Int) -> None:
         """Decode groups of one codec: `at`, a run of the chunks that are read."""
@@ -200,83 +226,78 @@ class WindowDecoding:
         if problem is not None:
             raise codecs.BrokenChunk(int(numbers[problem[0]]), problem[1])
 
-    def finish(self, kept: KeptChunks | None) -> Array:
-        """Return the windows, with what is to be had from memory or decoded otherwise than films.
-
-        kept:  memory for what the plan keeps; if there is none, of chunks decoded last.
-
-        ValueError if a chunk does not hold what its index says; MissingPieceError.
-        """
-        work, places = self._work, self._places
+    def _list_tasks(self, codec: Codec, at: Int) -> Iterator[Callable[[], None]]:
+        """List what decodes chunks one by one: `at`, a run of those that are read."""
+        places = self._places
         assert places.pair is not None
-        tasks: list[Callable[[], None]] = []
         order = np.argsort(places.chunk, kind="stable")
         edges = np.searchsorted(places.chunk[order], np.arange(len(places.number) + 1)).tolist()
-        for _, codec, at, _ in self._parts:
-            codec = codec or self._field.codec
-            assert codec is not None
-            if codec.name == "film":
-                continue
-            ends = places.base + places.bounds[at[0] : at[-1] + 2]
-            read = self._layout.cut_chunks(places.number[at], ends, self._buffer)
-            for place, compressed in zip(at.tolist(), read, strict=True):
-                rows = places.pair[order[edges[place] : edges[place + 1]]]
-                tasks.append(partial(self._decode_chunk, kept, codec, compressed, rows))
+        ends = places.base + places.bounds[at[0] : at[-1] + 2]
+        read = self._layout.cut_chunks(places.number[at], ends, self._buffer)
+        for place, compressed in zip(at.tolist(), read, strict=True):
+            rows = places.pair[order[edges[place] : edges[place + 1]]]
+            yield partial(self._decode_chunk, codec, compressed, rows)
+
+    def finish(self) -> Array:
+        """Return the windows, with what earlier steps have left. MissingPieceError."""
+        if (kept := self._kept) is None:
+            return self._windows
+        work = self._work
+        kept.keep(self._pieces, self._wholes)
         is_missing = False
-        if kept is not None:
-            kept.keep(self._pieces, self._wholes)
-            rows_of: dict[int, list[int]] = {}
-            for use in work.wholes:
-                rows_of.setdefault(use.chunk, []).append(use.row)
-            for chunk, met in rows_of.items():
-                whole = kept.wholes.get((work.array, chunk))
-                if whole is None:
-                    is_missing = True
-                else:
-                    tasks.append(partial(self._gather, chunk, whole, np.array(met)))
-            for use in work.pieces:
-                into, values = kept.pieces.pop(use, (None, None))
-                if values is None:
-                    is_missing = True
-                else:
-                    self._windows[use.row][into] = values
-        threads = min(len(tasks), len(os.sched_getaffinity(0)))
-        if threads < 2:
-            for task in tasks:
-                task()
-        else:
-            with ThreadPool(threads, "penstock-decode") as pool:
-                for _ in pool.map(lambda task: task(), tasks):
-                    pass
+        rows_of: dict[int, list[int]] = {}
+        for use in work.wholes:
+            rows_of.setdefault(use.chunk, []).append(use.row)
+        tasks: list[Callable[[], None]] = []
+        for chunk, met in rows_of.items():
+            whole = kept.wholes.get((work.array, chunk))
+            if whole is None:
+                is_missing = True
+            else:
+                tasks.append(partial(self._gather, chunk, whole, np.array(met)))
+        _run_tasks(tasks, len(os.sched_getaffinity(0)))
+        for use in work.pieces:
+            into, values = kept.pieces.pop(use, (None, None))
+            if values is None:
+                is_missing = True
+            else:
+                self._windows[use.row][into] = values
         if is_missing:  # only now: later steps count on the chunks of this one
             raise MissingPieceError
         return self._windows
 
-    def _decode_chunk(
-        self, kept: KeptChunks | None, codec: Codec, compressed: codecs.CompressedChunk, rows: Int
-    ) -> None:
+    def _decode_chunk(self, codec: Codec, compressed: codecs.CompressedChunk, rows: Int) -> None:
         """Decode a chunk that some rows of the step meet."""
         number, layout, work = compressed.number, self._layout, self._work
-        owner = (layout.chunks,) if kept is None else None
+        owner = (layout.chunks,) if self._kept is None else None
         decoded = codecs.decode_chunk(codec.name, codec.options, compressed, owner)
         shape = (compressed.samples, *layout.find_shape(number))
         if not isinstance(decoded, np.ndarray) or decoded.shape != shape:
             raise ValueError(f"a chunk is not {shape} of {self._field.dtype} after decoding")
         self._gather(number, decoded, rows)
-        if kept is None:
-            return
-        pieces: dict[Use, tuple[Any, Array]] = {}
         cuts = work.cuts.get(number, ())
         for field in {use.field for use in cuts}:
             uses, other = [use for use in cuts if use.field == field], self._layouts[field]
             assert isinstance(other, Windowed)
             places = other.find_places(np.array([use.window for use in uses]))
             for use, (into, taken) in zip(uses, other.overlap(number, places), strict=True):
-                pieces[use] = into, decoded[taken].copy()
-        kept.keep(pieces, {(work.array, number): decoded} if number in work.keep else {})
+                self._pieces[use] = into, decoded[taken].copy()
+        if number in work.keep:
+            self._wholes[work.array, number] = decoded
 
     def _gather(self, chunk: int, decoded: Array, rows: Int) -> None:
         """Copy a decoded chunk into the windows of rows of the step."""
-        places = self._layout.find_places(self._places.row[rows])
+        places = self._window_places[rows]
         for row, (into, taken) in zip(rows, self._layout.overlap(chunk, places), strict=True):
             self._windows[row][into] = decoded[taken]
+
+
+def _run_tasks(tasks: Sequence[Callable[[], None]], threads: int) -> None:
+    """Run tasks, by several threads if there are; raise the first error."""
+    if len(tasks) < 2 or threads < 2:
+        for task in tasks:
+            task()
+        return
+    with ThreadPool(min(len(tasks), threads), "penstock-decode") as pool:
+        for _ in pool.map(lambda task: task(), tasks):
+            pass
