@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    files, rounds = (8, 2) if options.quick else (64, 7)
+    files, rounds = (8, 2) if options.quick else (32, 5)
     rounds = options.rounds or rounds
     shown = {"files": files, "rounds": rounds, "threads": THREADS, "batch": BATCH}
     record = Record("audio" + "-quick" * options.quick, options.seed, shown)

@@ -321,7 +321,7 @@ def main() -> None:
         plan = plan_work("tokenize", lines, folder / "tokens-work", **settings)
         measure(compare, f"tokenize / JSON lines, {size // scale} MB", plan, few, first)
     if "rivals" in parts:
-        measure(compare_rivals, write_lines(120, 2), tokenizer, few)
+        measure(compare_rivals, write_lines(80, 2), tokenizer, few)
     if "shards" in parts:
         data = folder / f"shards-{count}"
         data = data if data.exists() else write_shards(data, count)

@@ -85,7 +85,7 @@ STUDIES = (
     Study("bench-bench", "benchmarks.bench", 4),
     Study("sim-live", "benchmarks.simulate_live", 4, ("root", "fuse")),
     Study("survey", "benchmarks.survey", 5),
-    Study("engines", "benchmarks.engines --rounds 3", 14),
+    Study("engines", "benchmarks.engines --rounds 3 --tokens-mb 128", 12),
     Study("arrays", "benchmarks.arrays", 14),
     Study("schedules", "benchmarks.schedules", 12, is_timed=False),
     Study("scale", "benchmarks.scale", 12, is_timed=False),

@@ -41,7 +41,7 @@ class Effort:
 
     @classmethod
     def full(cls) -> Effort:
-        return cls(Pairs(12, 10, 60), Pairs(4, 2, 8), candidates_max=8)
+        return cls(Pairs(8, 6, 20), Pairs(3, 2, 4), candidates_max=5)
 
     @classmethod
     def quick(cls) -> Effort:

@@ -93,7 +93,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(options.data).resolve() / "tokenizing"
     folder.mkdir(parents=True, exist_ok=True)
-    size, rounds = (4_000_000, 3) if options.quick else (48_000_000, 5)
+    size, rounds = (4_000_000, 3) if options.quick else (32_000_000, 5)
     record = Record(
         "tokenizing-quick" if options.quick else "tokenizing", options.seed, vars(options)
     )

@@ -61,7 +61,7 @@ def parts(site: Site, seed: int, quick: bool) -> dict[str, Callable[[], list[Fou
 
     study = 100 if quick else 2_000
     return {
-        "predictions": lambda: [predictions.measure(site, 1 if quick else 4, seed)],
+        "predictions": lambda: [predictions.measure(site, 1 if quick else 3, seed)],
         "changes": lambda: [changes.measure(site)],
         "mixes": lambda: [of_mix(mix) for mix in (mixes.MIXES[:1] if quick else mixes.MIXES)],
         "arrivals": lambda: [arrivals.measure(site, *((1, 0.4) if quick else (2, 0.65)))],
