@@ -87,6 +87,13 @@ class Record:
     cpu_before: list[int] = field(default_factory=lambda: cpu_ticks())
     started: float = field(default_factory=time.time)
     tree: str = field(default_factory=lambda: tree_hash())
+    earlier: dict[str, Any] | None = None
+    """What the record before this one found: `summarize`."""
+
+    def __post_init__(self) -> None:
+        path = RESULTS / f"{self.name}.json"
+        if self.earlier is None and path.exists():
+            self.earlier = summarize(json.loads(path.read_text()))
 
     def write(self) -> Path:
         """Writes benchmarks/results/<name>.json and returns its path."""
@@ -113,9 +120,27 @@ class Record:
             "load": {"before": [self.load_before], "after": os.getloadavg(), "steal": steal},
             "stable": not doubts,
             "doubts": doubts,
+            "earlier": self.earlier,
             "rows": [asdict(row) for row in self.rows],
             "raw": self.raw,
         }
+
+
+def summarize(record: dict[str, Any]) -> dict[str, Any]:
+    """The ratios of a record with their intervals, by row; when and of what it was."""
+    rows = {
+        row["name"]: [row["ratio"], row["low"], row["high"]]
+        for row in record.get("rows", ())
+        if row["ratio"] is not None and row["low"] is not None
+    }
+    return {"date": record.get("date", ""), "tree": record.get("tree", ""), "rows": rows}
+
+
+def is_other(row: dict[str, Any], earlier: list[float] | None) -> bool:
+    """Whether the interval of a row lies apart from the one that it had in an earlier record."""
+    if earlier is None or row["ratio"] is None or row["low"] is None:
+        return False
+    return bool(row["low"] > earlier[2] or row["high"] < earlier[1])
 
 
 def read_record(name: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from benchmarks.record import (
     WIDTH_MAX,
     find_reasons,
     is_fit,
+    is_other,
     number,
     read_record,
     tree_hash,
@@ -64,6 +65,8 @@ How to read the tables:
   and not timed.
 * A row without a target is printed like every other; its verdict is a dash. A row with one that
   could not be measured says so in its note.
+* Below a table stands how many of its intervals overlap with those of the record before it, which
+  was measured at another time; a row whose interval does not says what it was.
 * A row whose target was relaxed after the first measurement says so in its note.
 * Each table names the commit of its record. A record that is not of the tree beside it says so:
   measure again before you rely on it.
@@ -164,6 +167,9 @@ def row_line(section: Section, row: dict[str, Any], record: dict[str, Any]) -> s
     target = find_target(section, row)
     notes = [text for text in row["note"].split("; ") if text and text != UPPER]
     notes += [text for pattern, text in section.remarks if re.search(pattern, row["name"])]
+    earlier = record.get("earlier") or {"rows": {}}
+    if is_other(row, was := earlier["rows"].get(row["name"])):
+        notes.append(f"{three_digits(was[0])} on {earlier['date'][:10]}")
     cells = (
         row["name"],
         f"{number(row['value'])} {row['unit']}".strip(),
@@ -188,6 +194,8 @@ def section_lines(section: Section, record: dict[str, Any], tree: str) -> Iterat
     yield f"| {' | '.join(COLUMNS)} |"
     yield f"|{'---|' * len(COLUMNS)}"
     yield from (row_line(section, row, record) for row in record["rows"])
+    if line := compare_earlier(record):
+        yield f"\n{line}"
     other_doubts = [text for text in record["doubts"] if "of a core while idle" in text]
     if other_doubts:
         yield f"\nThe run may be unstable: {'; '.join(other_doubts)}."
@@ -195,6 +203,19 @@ def section_lines(section: Section, record: dict[str, Any], tree: str) -> Iterat
         yield f"\n![What a loader costs as sizes grow]({sizes.PATH.name})"
     if record["name"] == "share":
         yield f"\n{compare_unmanaged(record['rows'])}"
+
+
+def compare_earlier(record: dict[str, Any]) -> str:
+    """One line on how the rows agree with those of the record before; empty if there are none."""
+    earlier = record.get("earlier")
+    rows = [row for row in record["rows"] if earlier and row["name"] in earlier["rows"]]
+    rows = [row for row in rows if row["ratio"] is not None and row["low"] is not None]
+    if not earlier or not rows:
+        return ""
+    other = sum(is_other(row, earlier["rows"][row["name"]]) for row in rows)
+    tree = "the same tree" if earlier["tree"] == record.get("tree") else "an earlier tree"
+    agree = f"{len(rows) - other} of {len(rows)} intervals overlap"
+    return f"Beside the record of {earlier['date'][:16].replace('T', ' ')}, of {tree}: {agree}."
 
 
 def compare_unmanaged(rows: list[dict[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import plot, report
-from benchmarks.record import RESULTS, tree_hash
+from benchmarks.record import RESULTS, Record, Row, tree_hash
 from benchmarks.sections import REASONS, SECTIONS, Reason, Section
 
 pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="an archive without the records")
@@ -229,3 +229,34 @@ def test_words_beside_the_broker_say_how_unmanaged_jobs_fare() -> None:
     assert "in 1 of 2 mixes" in report.compare_unmanaged(rows)
     assert "gained nothing" not in report.compare_unmanaged(rows)
     assert "gained nothing" in report.compare_unmanaged(rows[:4])
+
+
+def test_a_row_that_differs_from_the_record_before_says_so() -> None:
+    """The line below the table counts intervals that overlap; rows without one do not count."""
+    before = {"date": "2026-11-28T07:06:05Z", "tree": "that", "rows": {"a": [2, 1.9, 2.0]}}
+    before["rows"]["b"] = [1.5, 1.4, 1.6]
+    rows = [ROW | {"name": name} for name in "abc"]
+    rows.append(ROW | {"name": "b", "low": None, "high": None})
+    quiet = {"before": [0.1, 0, 0], "steal": 0.0}
+    record = RECORD | {"rows": rows, "tree": "this", "load": quiet, "earlier": before}
+    notes = [cells(report.row_line(SECTION, row, record))[-1] for row in rows]
+    assert notes == ["", "1.50 on 2026-11-28", "", ""]
+    line = "Beside the record of 2026-11-28 07:06, of an earlier tree: 1 of 2 intervals overlap."
+    assert report.compare_earlier(record) == line
+    same = record | {"earlier": before | {"tree": "this"}}
+    assert "of the same tree" in report.compare_earlier(same)
+    assert report.compare_earlier(record | {"earlier": None}) == ""
+
+
+def test_a_record_keeps_what_the_one_before_found(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("benchmarks.record.RESULTS", tmp_path)
+    first = Record("x", 0, {})
+    first.rows += [Row("a", 2.0, "s", 1.0, 2.0, low=1.9, high=2.1), Row("b", 1.0, "s")]
+    first.write()
+    first.write()  # as studies do that are cut off
+    second = Record("x", 0, {})
+    second.write()
+    assert first.earlier is None
+    earlier = json.loads((tmp_path / "x.json").read_text())["earlier"]
+    assert earlier["rows"] == {"a": [2.0, 1.9, 2.1]}
+    assert earlier["tree"] == first.tree
