@@ -56,6 +56,8 @@ RIVALS = ("torchcodec", "PyAV", "decord", "OpenCV")
 LIBRARIES = ROOT / "build" / "clips"
 """Where `make bench-clips` puts the rivals that no other benchmark has."""
 NOTHING = penstock.Budget(decoded_bytes=0)
+LARGE_BATCHES = NOTHING.replace(readahead_bytes=1 << 30)
+"""For batches of 200 MB, of which the default has room for one, decoded by one thread."""
 STORAGE = {"read_ns": 5_000_000, "meta_ns": 5_000_000, "bytes_per_s": 200e6}
 
 
@@ -74,6 +76,11 @@ class Kind(NamedTuple):
     frames: int = 300
     stride: int = FRAMES
     dense: int = FRAMES
+
+    @property
+    def budget(self) -> penstock.Budget:
+        """Nothing is kept, and each thread has room for a batch."""
+        return NOTHING if self.size < 1080 else LARGE_BATCHES
 
     @property
     def folder(self) -> str:
@@ -178,10 +185,12 @@ def run_loader(data: Any, seed: int, sums: bool = False, **options: Any) -> Pass
 
 
 @contextmanager
-def keep_loader(data: Any, seed: int, batch: int) -> Iterator[Callable[[], Taken]]:
+def keep_loader(
+    data: Any, seed: int, batch: int, budget: penstock.Budget = NOTHING
+) -> Iterator[Callable[[], Taken]]:
     """Yield what times an epoch of one loader that keeps no frames: each is of the same clips, in
     the same order. The first is over."""
-    with penstock.Loader(data, batch, seed=seed, budget=NOTHING) as loader:
+    with penstock.Loader(data, batch, seed=seed, budget=budget) as loader:
 
         def run() -> Taken:
             loader.set_epoch(0)
@@ -459,7 +468,7 @@ def _measure_local(bench: Bench, kind: Kind, rivals: Sequence[Rival]) -> None:
         def theirs() -> Taken:
             return best.time(clips)
 
-        with keep_loader(data, bench.seed, run.keywords["batch"]) as kept:
+        with keep_loader(data, bench.seed, run.keywords["batch"], kind.budget) as kept:
             bench.race(name, kept, theirs, len(numbers), 1.0, best.name)
     _measure_floor(bench, kind, where, run.keywords["batch"])
 
@@ -468,7 +477,7 @@ def _measure_floor(bench: Bench, kind: Kind, where: Path, batch: int) -> None:
     """Clips beside the bare loop over their packets, and what starting a loader costs once."""
     name = f"{kind.name}, exact, nothing kept / a bare C loop"
     data = open_clips(where, min(bench.films, kind.films), kind.dense)
-    how: dict[str, Any] = {"seed": bench.seed, "batch": batch, "budget": NOTHING}
+    how: dict[str, Any] = {"seed": bench.seed, "batch": batch, "budget": kind.budget}
     numbers = run_loader(data, **how).numbers
     starts = [time_start(data, **how) for _ in range(bench.rounds)]
     note = f"of {batch} clips; all of the epoch's {len(numbers):,} are in the rows below"
@@ -482,7 +491,7 @@ def _measure_floor(bench: Bench, kind: Kind, where: Path, batch: int) -> None:
         some.check(data, numbers[:64])
         some.close()
         floor = Floor(data, numbers, Path(folder))
-        with keep_loader(data, bench.seed, batch) as ours:
+        with keep_loader(data, bench.seed, batch, kind.budget) as ours:
             bench.race(name, ours, lambda: floor.run("skip")[0], len(numbers), 0.95)
         floor.close()
 

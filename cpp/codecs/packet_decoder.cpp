@@ -1,6 +1,11 @@
 #include "codecs/packet_decoder.hpp"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -8,6 +13,7 @@
 #include <type_traits>
 
 #include "ground/little_endian.hpp"
+#include "ground/processor.hpp"
 
 namespace penstock::codecs {
 namespace {
@@ -38,6 +44,52 @@ bool split_page(std::span<const std::byte> page, Bytes& part, std::vector<Bytes>
     if (size < 255) packets.push_back(std::exchange(part, {}));
   }
   return true;
+}
+
+#if defined(__x86_64__)
+constexpr auto colour_places = [] {  // of 16 pixels in three vectors, by colour: 128 is "not here"
+  std::array<std::array<std::array<std::uint8_t, 16>, 3>, 3> places{};
+  for (std::size_t colour = 0; colour < 3; colour++)
+    for (std::size_t part = 0; part < 3; part++)
+      for (std::size_t n = 0; n < 16; n++) {
+        const std::size_t at = 3 * n + colour - 16 * part;
+        places[colour][part][n] = static_cast<std::uint8_t>(at < 16 ? at : 128);
+      }
+  return places;
+}();
+
+// Write the colours of pixels to planes that are `step` bytes apart; returns how many are done.
+__attribute__((target("ssse3"))) int split_vectors(const std::uint8_t* from, int width,
+                                                   std::uint8_t* to, std::ptrdiff_t step) {
+  const auto load = [](const std::uint8_t* at) __attribute__((target("ssse3"))) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+  };
+  int x = 0;
+  for (; x + 16 <= width; x += 16, from += 48) {
+    const __m128i parts[3]{load(from), load(from + 16), load(from + 32)};
+    for (std::size_t colour = 0; colour < 3; colour++) {
+      __m128i found = _mm_setzero_si128();
+      for (std::size_t part = 0; part < 3; part++)
+        found = _mm_or_si128(
+            found, _mm_shuffle_epi8(parts[part], load(colour_places[colour][part].data())));
+      auto* const out = to + x + static_cast<std::ptrdiff_t>(colour) * step;
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out), found);
+    }
+  }
+  return x;
+}
+#endif
+
+// Write the colours of a line of pixels, `steps` apart.
+void split_colours(const std::uint8_t* from, int width, std::uint8_t* to, std::ptrdiff_t pixel_step,
+                   std::ptrdiff_t colour_step) {
+  int x = 0;
+#if defined(__x86_64__)
+  if (pixel_step == 1 && processor().sse42) x = split_vectors(from, width, to, colour_step);
+#endif
+  for (; x < width; x++)
+    for (int colour = 0; colour < 3; colour++)
+      to[x * pixel_step + colour * colour_step] = from[3 * x + colour];
 }
 
 template <class From, class To>
@@ -291,11 +343,14 @@ std::string PacketDecoder::convert(const Picture& out, bool is_scaled) {
   scaled_->linesize[0] = line;
   const int code = ffmpeg_.sws_scale_frame(scaler_, scaled_, frame_);
   if (code < 0) return describe(code);
-  for (int y = 0; y < height && !is_direct; y++)
-    for (int x = 0; x < width; x++)
-      for (int colour = 0; colour < 3; colour++)
-        to[y * steps[0] + x * steps[1] + colour * steps[2]] =
-            lines_[static_cast<std::size_t>(y * line + 3 * x + colour)];
+  for (int y = 0; y < height && !is_direct; y++) {
+    const std::uint8_t* const from = lines_.data() + static_cast<std::ptrdiff_t>(y) * line;
+    std::uint8_t* const row = to + y * steps[0];
+    if (steps[1] == 3 && steps[2] == 1)
+      std::memcpy(row, from, static_cast<std::size_t>(3 * width));
+    else
+      split_colours(from, width, row, steps[1], steps[2]);
+  }
   return {};
 }
 

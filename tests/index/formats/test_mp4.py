@@ -155,6 +155,21 @@ def test_frames_are_scaled_and_laid_out(tmp_path: Path) -> None:
     assert np.array_equal(data[2]["frames"][0], frame.transpose(2, 0, 1))
 
 
+@pytest.mark.parametrize("width", [16, 18, 30, 32, 46, 80, 94])
+@pytest.mark.parametrize("layout", ["hwc", "chw"])
+def test_lines_of_any_width(width: int, layout: str, tmp_path: Path) -> None:
+    """Lines are laid out by whole vectors, and what is left of them one by one."""
+    film = write_film(tmp_path / "film", 6, size=(34, width))
+    with av.open(str(film.path)) as opened:
+        wanted = [frame.to_ndarray(format="rgb24") for frame in opened.decode(video=0)]
+    clips = {"frames": 3, "layout": layout}
+    data = penstock.open(film.path, clips=clips, index="memory")
+    for number in (1, 0):
+        frames = data[number]["frames"]
+        frames = frames.transpose(0, 2, 3, 1) if layout == "chw" else frames
+        assert np.array_equal(frames, wanted[3 * number :][:3])
+
+
 @pytest.mark.parametrize("kind", ["closed", "open", "hevc", "vp9"])
 def test_edit_lists(kind: str, tmp_path: Path) -> None:
     """Frames that an edit list leaves out are not counted, and times begin where it says."""
