@@ -376,7 +376,8 @@ class Bench(NamedTuple):
     def append(self, row: Row) -> None:
         """Add a row, and print it: a run takes a quarter of an hour."""
         self.record.rows.append(row)
-        ratio = "" if row.ratio is None else f", {row.ratio:.2f} ({row.low:.2f}..{row.high:.2f})"
+        ratio = "" if row.ratio is None else f", {row.ratio:.2f}"
+        ratio += "" if row.low is None else f" ({row.low:.2f}..{row.high:.2f})"
         print(f"{row.name}: {row.value} {row.unit}{ratio} {row.note}", flush=True)
 
     def race(

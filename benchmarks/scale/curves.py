@@ -316,9 +316,9 @@ def add_line(drawing: Drawing, points: Sequence[tuple[float, float]], dashes: st
 
 def write_pages() -> dict[Path, str]:
     """Return the page and its charts by path, if there is a record."""
-    if not (RESULTS / "scale.json").exists():
+    raw = read_record("scale")["raw"] if (RESULTS / "scale.json").exists() else {}
+    if "curves" not in raw:
         return {}
-    raw = read_record("scale")["raw"]
     curves = [Curve.read(described) for described in raw["curves"]["all"]]
     pages = {path: draw_chart(curves, over) for over, path in CHARTS.items()}
     page = insert_text(PAGE.read_text(), "curves", write_tables(curves))
