@@ -61,7 +61,6 @@ KINDS = (
 
 def write_files(folder: Path, kind: Kind, count: int) -> list[Path]:
     """Write files of tones that rise and fall, and noise."""
-    folder = folder / kind.ending
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{number:03}.{kind.ending}" for number in range(count)]
     time_s = np.arange(SECONDS * kind.rate) / kind.rate
@@ -147,14 +146,15 @@ def count_differing(
 
 def measure_kind(record: Record, folder: Path, kind: Kind, files: int, rounds: int) -> None:
     """Rows of one kind of files."""
+    folder = folder / f"{kind.ending}-{files}"
     paths, frames = write_files(folder, kind, files), round(CLIP * kind.rate)
-    data = penstock.open(folder / kind.ending, index="memory", clips={"seconds": CLIP})
+    data = penstock.open(folder, index="memory", clips={"seconds": CLIP})
     began = time.process_time()
-    penstock.open(folder / kind.ending, index="memory", clips={"seconds": CLIP})
+    penstock.open(folder, index="memory", clips={"seconds": CLIP})
     cost = (time.process_time() - began) / files * 1e3
     record.rows.append(Row(f"{kind.name}: index", cost, "ms/file", note="of processor time"))
     numbers: list[int] = []
-    run_loader(folder / kind.ending, record.seed, numbers)
+    run_loader(folder, record.seed, numbers)
     origins = data.origins(np.array(numbers))
     places = zip(origins["file"].tolist(), origins["frame"].tolist(), strict=True)
     clips = [(paths[file], start) for file, start in places]
@@ -173,7 +173,7 @@ def measure_kind(record: Record, folder: Path, kind: Kind, files: int, rounds: i
     for how, keeps_open in (("files kept open", True), ("opened for each clip", False)):
         name = f"{kind.name}: clips of {CLIP:g} s / soundfile, {how}"
         pairs = take_turns(
-            partial(run_loader, folder / kind.ending, record.seed),
+            partial(run_loader, folder, record.seed),
             partial(run_soundfile, clips, frames, keeps_open),
             rounds,
         )

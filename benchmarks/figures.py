@@ -63,7 +63,7 @@ STUDIES = (
     Study("images", "benchmarks.images --photos {photos}", 5, ("photos",)),
     Study("text", "benchmarks.text", 4),
     Study("formats", "benchmarks.containers", 6),
-    Study("clips", "benchmarks.clips", 20),
+    Study("clips", "benchmarks.clips", 25),
     Study("lerobot", "benchmarks.lerobot", 8),
     Study("audio", "benchmarks.audio", 8),
     Study("cluster", "benchmarks.cluster", 7, ("root", "fuse")),

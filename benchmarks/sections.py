@@ -108,7 +108,7 @@ shuffle nearby; penstock draws an exact random order.""",
         """(root) real jobs on two cores and 120 MB/s of emulated storage, divided evenly, by
 `penstock broker`, by the best shares that were found by running them (*oracle*), or not at all
 (*unmanaged*).""",
-        {"PerSched": CLOSE},
+        {"PerSched": CLOSE, r"^broker, \d+ jobs$|^Tenant": AT_MOST},
     ),
     Section(
         "checkpoint",
