@@ -38,7 +38,7 @@ SHARE = 0.5
 RECORDS, RECORD_BYTES, BATCH = 50_000, 4096, 256
 QUIET_S = 1.0
 STAGERS_END = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
-"""Whether a save closes its stager, so that each needs one of its own."""
+"""True if a save closes its stager: the next one needs a new stager."""
 
 
 @contextmanager

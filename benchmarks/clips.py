@@ -7,8 +7,7 @@ decord and OpenCV, each in a process of its own (`clip_rivals`), by the clock, t
 a bare loop in C over packets in memory, with the libraries that PyAV has (`floors/clips_floor.c`);
 there clips are denser. A loader is measured over its epochs, as a training has it, from the second
 on; another row is the time to a new loader's first batch. "Nothing kept" decodes every
-clip in each epoch; with its default memory for frames that later clips need, a loader is a new one
-for each epoch. All frames of all are compared with those that PyAV decodes from start to end.
+clip in each epoch. All frames of all are compared with those that PyAV decodes from start to end.
 Then from an object store 20 ms away and from slow storage, where rivals seek or read whole films,
 of ten seconds and of three minutes; what a bare loop over packets in memory does beside the same
 rival is the most that anybody could reach here, where two cores decode. Bytes read as emulated
@@ -601,7 +600,7 @@ def _measure_far(
     """Race the best of those that seek or read whole films.
 
     cool:   called before each pass.
-    count:  counts the bytes that storage has given since: each pass reads anew.
+    count:  bytes that storage has given since `cool`, to check that each pass reads its clips.
     """
     cool()
     _, numbers, sums = run_loader(data, bench.seed, sums=True, budget=NOTHING)

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .contender import ROOT
+
 CHUNK_BYTES = 16 << 20
 OPEN_COUNT = 1_000_000_000
 OPEN_RECORD_BYTES = 512
@@ -178,7 +180,8 @@ def run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         tail = (done.stdout + done.stderr).strip().splitlines()[-3:]
-        raise RuntimeError(f"{command[3]} conversion failed: {' | '.join(tail)}")
+        words = " | ".join(tail).replace(f"{ROOT}/", "")  # records keep it
+        raise RuntimeError(f"{command[3]} conversion failed: {words}")
 
 
 def remove(path: Path) -> None:

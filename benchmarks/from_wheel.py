@@ -3,9 +3,8 @@
     python -m benchmarks.from_wheel dist/penstock-....whl [--turns 2]
 
 `benchmarks`, `benchmarks.images` and `benchmarks.text` run with `--quick`, in turns, with the
-modules of the wheel and with those of the editable install, which the processes that they start
-use, too. A row is the wheel's rate, held against this tree's. The record is
-benchmarks/results/wheel.json.
+modules of the wheel and with those of the editable install; so do the processes that they start.
+A row is the wheel's rate, held against this tree's. Record: benchmarks/results/wheel.json.
 """
 
 from __future__ import annotations

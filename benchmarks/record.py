@@ -88,7 +88,7 @@ class Record:
     started: float = field(default_factory=time.time)
     tree: str = field(default_factory=lambda: tree_hash())
     earlier: dict[str, Any] | None = None
-    """What the record before this one found: `summarize`."""
+    """Rows of the record that this one replaces, as `summarize` keeps them."""
 
     def __post_init__(self) -> None:
         path = RESULTS / f"{self.name}.json"
@@ -137,7 +137,7 @@ def summarize(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_other(row: dict[str, Any], earlier: list[float] | None) -> bool:
-    """Whether the interval of a row lies apart from the one that it had in an earlier record."""
+    """True if the interval of a row does not overlap with its interval in an earlier record."""
     if earlier is None or row["ratio"] is None or row["low"] is None:
         return False
     return bool(row["low"] > earlier[2] or row["high"] < earlier[1])

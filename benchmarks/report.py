@@ -65,8 +65,8 @@ How to read the tables:
   and not timed.
 * A row without a target is printed like every other; its verdict is a dash. A row with one that
   could not be measured says so in its note.
-* Below a table stands how many of its intervals overlap with those of the record before it, which
-  was measured at another time; a row whose interval does not says what it was.
+* The line below a table counts the intervals that overlap with those of the record before it, of
+  another time. A row whose interval does not has its earlier ratio in the note.
 * A row whose target was relaxed after the first measurement says so in its note.
 * Each table names the commit of its record. A record that is not of the tree beside it says so:
   measure again before you rely on it.

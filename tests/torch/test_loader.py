@@ -1112,7 +1112,7 @@ def test_pin_memory(records: penstock.Dataset, workers: int) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator")
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float64, torch.bfloat16, torch.bool])
 def test_pin_large_tensors(dtype: torch.dtype) -> None:
-    """Those that several threads copy: of odd sizes, transposed, pinned before, with a gradient."""
+    """Large tensors keep their values: of odd sizes, transposed, pinned before, with a gradient."""
     whole = torch.arange(3 * (1 << 20) + 41).remainder(251).to(dtype).repeat(3)
     for tensor in (whole, whole[5:], whole.view(3, -1), whole.view(3, -1).T, whole[::2]):
         pinned = pin({"x": tensor})["x"]

@@ -7,8 +7,8 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -54,8 +54,7 @@ class KeptChunks:
 
     @contextmanager
     def share_cores(self) -> Iterator[int]:
-        """Yield how many threads may decode a step: the cores, divided among the steps that are
-        decoded now."""
+        """Yield how many threads may decode a step: the cores, divided among steps in work."""
         with self._turn:
             self._decoding += 1
             steps = self._decoding
@@ -131,7 +130,7 @@ def _list_works(planned: StepPlan) -> list[FieldWork]:
 
 class WindowDecoding:
     """Decoding of the windows of one field of a step: first what needs nothing of earlier steps,
-    then the rest. Each chunk is decoded once, by as many threads as there are cores.
+    then the rest. Each chunk is decoded once, by the cores that other steps leave.
 
     layouts:  of all fields.
     kept:     memory for what the plan keeps; if there is none, of chunks decoded last.
@@ -158,7 +157,10 @@ class WindowDecoding:
         self._pieces: dict[Use, tuple[Any, Array]] = {}
         self._wholes: dict[tuple[int, int], Array] = {}
         self._parts = layout.list_parts(places.number)
-        self._window_places = layout.find_places(places.row)
+
+    @cached_property
+    def _window_places(self) -> Int:
+        return self._layout.find_places(self._places.row)
 
     def decode(self) -> None:
         """Decode the chunks that are read. ValueError if one does not hold what its index says."""
@@ -170,10 +172,8 @@ class WindowDecoding:
                 self._decode_groups(part, codec, at, own)
             else:
                 tasks += self._list_tasks(codec, at)
-        if self._kept is None:
-            _run_tasks(tasks, len(os.sched_getaffinity(0)))
-            return
-        with self._kept.share_cores() as threads:
+        cores = len(os.sched_getaffinity(0))
+        with nullcontext(cores) if self._kept is None else self._kept.share_cores() as threads:
             _run_tasks(tasks, threads)
 
     def _decode_groups(self, part: Windowed, codec: Codec, at: Int, own: Int) -> None:

@@ -36,10 +36,10 @@ PACKAGES = {
 """The contenders that need no code of the user's, and what has to be installed for each. "none"
 hands over the same batch again and again: reading switched off; "penstock-bytes" the bytes of
 files, of which nothing is decoded."""
-OF_OBJECTS = ("penstock", "penstock-bytes", "none")
-"""The contenders that read object stores."""
 NO_SAMPLES = ("penstock-bytes", "none")
 """The contenders that deliver no decoded samples, so that there is nothing to verify."""
+OF_OBJECTS = ("penstock", *NO_SAMPLES)
+"""The contenders that read object stores."""
 
 _CLASSES = {
     "penstock": "penstock.Penstock",
