@@ -460,7 +460,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(options.data).resolve() / "arrays"
     folder.mkdir(parents=True, exist_ok=True)
-    days, volumes, count, rounds = (20, 8, 96, 3) if options.quick else (60, 32, 320, 5)
+    days, volumes, count, rounds = (20, 8, 96, 3) if options.quick else (60, 32, 160, 5)
     rows = 256 if options.quick else 4096
     record = Record("arrays-quick" if options.quick else "arrays", options.seed, vars(options))
     race = Race(record, rounds, options.seed)

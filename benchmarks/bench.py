@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and files")
     quick = parser.parse_args().quick
-    rounds, files = (5, 2_000) if quick else (15, FILES)
+    rounds, files = (5, 2_000) if quick else (9, FILES)
     record = Record("bench-bench" + "-quick" * quick, 0, {"quick": quick})
     raw: dict[str, Any] = {}
     record.raw["bench"] = raw

@@ -33,8 +33,8 @@ from .record import Row
 State = dict[str, torch.Tensor]
 Save = Callable[[int], tuple[Callable[[], None], Callable[[], bool]]]
 """Begin a save; return the wait until the state may change, and whether the save is durable."""
-SHARE = 0.5
-"""Least share of the loader's own rate that the loop draws."""
+SHARE = 0.55
+"""Share of the loader's own rate that the loop shall draw; half is what it must, as measured."""
 RECORDS, RECORD_BYTES, BATCH = 50_000, 4096, 256
 QUIET_S = 1.0
 STAGERS_END = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
@@ -117,22 +117,21 @@ def make_step(batches: Iterator[Any]) -> tuple[Callable[[], None], float]:
     """Make the step of the loop; and the share of the loader's own rate that it draws."""
     tensor = torch.from_numpy(np.random.default_rng(0).random((RECORD_BYTES // 16, 64), np.float32))
 
-    def step(repeats: int) -> None:
+    def step(rows: int) -> None:
         batch = next(batches)
-        rows = torch.from_numpy(batch["data"][:, : RECORD_BYTES // 16].astype(np.float32))
-        for _ in range(repeats):
-            rows @ tensor
+        numbers = batch["data"][:rows, : RECORD_BYTES // 16].astype(np.float32)
+        torch.from_numpy(numbers) @ tensor
 
     def draw() -> None:
         next(batches)
 
     run_for(draw, QUIET_S)
     alone_s = run_for(draw, QUIET_S)
-    repeats = 64
-    while repeats > 1 and run_for(lambda: step(repeats), QUIET_S / 4) > alone_s / SHARE:  # noqa: B023
-        repeats //= 2
-    step_s = run_for(lambda: step(repeats), QUIET_S)
-    return functools.partial(step, repeats), alone_s / step_s
+    rows = BATCH
+    while rows > 1 and run_for(lambda: step(rows), QUIET_S / 4) > alone_s / SHARE:  # noqa: B023
+        rows //= 2
+    step_s = run_for(lambda: step(rows), QUIET_S)
+    return functools.partial(step, rows), alone_s / step_s
 
 
 def measure(raw: dict[str, Any], state: State, folder: Path, rounds: int) -> Iterator[Row]:

@@ -339,7 +339,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoint", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="200 MB, few rounds")
     quick = parser.parse_args().quick
-    size, rounds = (200_000_000, 4) if quick else (2_000_000_000, 6)
+    size, rounds = (200_000_000, 4) if quick else (1_000_000_000, 6)
     record = Record("checkpoint" + "-quick" * quick, 0, {"bytes": size, "rounds": rounds})
     raw: dict[str, Any] = {}
     record.raw["checkpoint"] = raw

@@ -71,7 +71,7 @@ class Kind(NamedTuple):
     size: int
     keys: int
     codec: str = "libx264"
-    films: int = 24
+    films: int = 12
     frames: int = 300
     stride: int = FRAMES
     dense: int = FRAMES
@@ -88,9 +88,9 @@ class Kind(NamedTuple):
 
 SMALL = [
     Kind(f"256 x 256, keyframes every {keys}", 256, keys, dense=dense)
-    for keys, dense in ((8, 6), (30, 8), (250, 16))
+    for keys, dense in ((8, 4), (30, 5), (250, 10))
 ]
-LARGE = [Kind(f"1080p, keyframes every {keys}", 1080, keys, films=1) for keys in (8, 30, 250)]
+LARGE = [Kind(f"1080p, keyframes every {keys}", 1080, keys, films=1, stride=24) for keys in (8, 30, 250)]
 LONG = Kind(
     "256 x 256, keyframes every 30, of 3 minutes", 256, 30, films=4, frames=5400, stride=160
 )
@@ -419,7 +419,7 @@ def try_rivals(
             differing = sum(a != b for a, b in zip(answer["sums"], sums, strict=True))
             note = f"{differing} of {len(sums)} clips have other pixels"
         cool()
-        few = clips[: max(48, len(clips) // 3)]
+        few = clips[: max(12, len(clips) // 4)]
         rate = None if "failed" in answer else len(few) / rival.run(few)["seconds"]
         bench.add(f"{where}: {rival.name}", rate, "clips/s", note=note)
         if rate:
@@ -696,7 +696,7 @@ def main() -> None:
     record = Record(name, options.seed, vars(options) | {"frames": FRAMES, "threads": THREADS})
     rounds = options.rounds or (2 if options.quick else 5)
     folder = Path(options.folder)
-    bench = Bench(record, folder, options.seed, rounds, 4 if options.quick else 24)
+    bench = Bench(record, folder, options.seed, rounds, 4 if options.quick else 12)
     kinds = [SMALL[1], AV1] if options.quick else [*SMALL, *LARGE, AV1]
     if not only or "local" in only:
         for kind in kinds:

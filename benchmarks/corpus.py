@@ -32,7 +32,7 @@ class Sizes:
 
     records: int = 200_000
     files: int = 20_000
-    cold: int = 32_768
+    cold: int = 16_384
     images: int = 2_000
 
     @classmethod

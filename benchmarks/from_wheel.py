@@ -26,11 +26,12 @@ from .pairing import bootstrap_interval
 from .record import Record, Row, table
 
 STUDIES = {
-    "bench-quick": "benchmarks",
+    "bench-quick": "benchmarks --record bench-quick --only penstock,floor,torch",
     "images-quick": "benchmarks.images",
     "text-quick": "benchmarks.text",
 }
-"""Records, and the modules that write them."""
+"""Records, and the commands that write them; other rivals would tell the same rate of penstock
+again."""
 WANTED = 0.95
 RATES = ("/s",)
 """How the units end of which more is better."""
@@ -48,13 +49,13 @@ assert penstock.__file__.startswith({site!r}), penstock.__file__
 """Run as an interpreter starts: the editable install's finder would come first."""
 
 
-def run_study(name: str, module: str, site: Path | None) -> dict[str, Row]:
+def run_study(name: str, study: str, site: Path | None) -> dict[str, Row]:
     """Run a study, of this tree or of the modules in a folder; its rows by name."""
     environment = dict(os.environ)
     if site is not None:
         paths = [str(site / "start"), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = ":".join(filter(None, paths))
-    command = [sys.executable, "-m", module, "--quick"]
+    command = [sys.executable, "-m", *study.split(), "--quick"]
     subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
     path = records.RESULTS / f"{name}.json"
     found = json.loads(path.read_text())["rows"]
@@ -62,12 +63,12 @@ def run_study(name: str, module: str, site: Path | None) -> dict[str, Row]:
     return {row["name"]: Row(**row) for row in found}
 
 
-def compare(name: str, module: str, site: Path, turns: int) -> tuple[list[Row], dict[str, Any]]:
+def compare(name: str, study: str, site: Path, turns: int) -> tuple[list[Row], dict[str, Any]]:
     """The rows of one study."""
     taken: dict[str, list[dict[str, Row]]] = {"wheel": [], "tree": []}
     for turn in range(turns):
         for side in ("wheel", "tree") if turn % 2 else ("tree", "wheel"):
-            taken[side].append(run_study(name, module, site if side == "wheel" else None))
+            taken[side].append(run_study(name, study, site if side == "wheel" else None))
     rows, raw = [], {}
     for row in taken["tree"][0].values():
         if not row.unit.endswith(RATES) or row.value is None:
@@ -100,8 +101,8 @@ def main() -> None:
             archive.extractall(site)
         (site / "start").mkdir()
         (site / "start" / "sitecustomize.py").write_text(CUSTOMIZE.format(site=str(site)))
-        for name, module in STUDIES.items():
-            rows, record.raw[name] = compare(name, module, site, options.turns)
+        for name, study in STUDIES.items():
+            rows, record.raw[name] = compare(name, study, site, options.turns)
             record.rows += rows
             print(table(rows), flush=True)
             record.write()

@@ -33,7 +33,7 @@ from .text import take_turns
 
 ROUNDS = 10
 BLOCK_BYTES = 4 << 20
-TARGET = 0.7
+TARGET, LABELLED = 0.7, 0.8
 LMDB_S = 0.25
 
 
@@ -186,6 +186,7 @@ def rows(folder: Path, size: int, rounds: int, seed: int) -> tuple[list[Row], di
             continue
         low, high = bootstrap_interval(ratios, seed)
         ratio = median(ratios)
+        target = LABELLED if "label" in options else TARGET
         gate = container != "recordio"
         found.append(
             Row(
@@ -194,8 +195,8 @@ def rows(folder: Path, size: int, rounds: int, seed: int) -> tuple[list[Row], di
                 "GB/s",
                 median(floors),
                 ratio,
-                TARGET if gate else None,
-                ratio >= TARGET if gate else None,
+                target if gate else None,
+                ratio >= target if gate else None,
                 low,
                 high,
             )

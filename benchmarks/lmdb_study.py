@@ -52,7 +52,7 @@ class Effort:
 
     @classmethod
     def full(cls) -> Effort:
-        return cls(8192, 10, 3, LARGE[1])
+        return cls(8192, 6, 3, LARGE[1])
 
     @classmethod
     def quick(cls) -> Effort:

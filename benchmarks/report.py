@@ -36,6 +36,8 @@ from benchmarks.sections import REASONS, SECTIONS, Reason, Section, Target
 
 PAGE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
+CAUSES = ROOT / "benchmarks" / "shortfalls.md"
+"""Why rows fall short: written by hand, after a profile."""
 BEGIN, END = "<!-- reasons: begin -->", "<!-- reasons: end -->"
 OTHER_TREE = ", not of this tree"
 """The one remark that depends on the checkout: it comes and goes with changes of the sources."""
@@ -249,11 +251,26 @@ def compare_unmanaged(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def read_causes() -> list[tuple[str, str, str]]:
+    """The lines of `CAUSES`: a record, a pattern of the names of its rows, and why these fall
+    short."""
+    lines = CAUSES.read_text().partition("|---|---|---|\n")[2].splitlines()
+    cells = [re.split(r" (?<!\\)\| ", line.strip("| ")) for line in lines]
+    return [(record, rows.strip("`").replace("\\|", "|"), why) for record, rows, why in cells]
+
+
+def find_cause(causes: list[tuple[str, str, str]], record: str, row: str) -> str:
+    """Why a row falls short, by the first line that finds it; "not known" where none does."""
+    found = (why for name, rows, why in causes if name == record and re.search(rows, row))
+    return next(found, "not known")
+
+
 def shortfall_lines() -> Iterator[str]:
     """The rows of all records that are on the wrong side of their target, verdict or none."""
     yield "\n## Rows that fall short\n"
     yield "Rows on the wrong side of their target, whether the run can be trusted or not:\n"
-    yield "| record | what | reached | wanted | verdict |\n|---|---|---|---|---|"
+    yield "| record | what | reached | wanted | verdict | why |\n|---|---|---|---|---|---|"
+    causes = read_causes()
     for section in list_sections():
         record = read_record(section.record)
         for row in record["rows"]:
@@ -264,8 +281,8 @@ def shortfall_lines() -> Iterator[str]:
             if row["ratio"] is None:
                 reached = f"{number(row['value'])} {row['unit']}"
             cells = (section.title, row["name"], reached, target.text(), judge(row, record))
-            yield f"| {' | '.join(cells)} |"
-    yield "\nReasons, where they are known, stand in [limits.md](limits.md)."
+            yield f"| {' | '.join((*cells, find_cause(causes, section.record, row['name'])))} |"
+    yield "\nWhat this means for users stands in [limits.md](limits.md)."
 
 
 def performance_page(tree: str) -> str:

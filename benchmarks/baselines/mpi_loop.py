@@ -1,6 +1,6 @@
 """Messages of 1 MiB by bare MPI Get: rank 0 gets them out of the memory of rank 1, many in flight.
 
-Started by mpiexec -n 2. The window is one that MPI has allocated, which is the fastest there is:
+Or its records, each to a place of its own, with --record-bytes. Started by mpiexec -n 2. The window is one that MPI has allocated, which is the fastest there is:
 ranks of one host share its memory, and rank 1 has nothing to do. Nothing is checked.
 """
 
@@ -23,15 +23,20 @@ window = MPI.Win.Allocate(SOURCE_MESSAGES * MESSAGE_BYTES * (ranks.rank == 1), 1
 def make(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
     """Batches in order, each asked for at once."""
     assert options.batch <= INFLIGHT
+    size = options.record_bytes or MESSAGE_BYTES
+    parts = MESSAGE_BYTES // size
+    places = np.random.default_rng(2).permutation(parts)
 
     def epochs() -> Iterator[np.ndarray]:
         window.Lock(1, MPI.LOCK_SHARED)
         for first in range(0, options.count, options.batch):
             rows = np.empty((options.batch, MESSAGE_BYTES), np.uint8)
-            gets = [
-                window.Rget(row, 1, (at % SOURCE_MESSAGES * MESSAGE_BYTES, MESSAGE_BYTES, MPI.BYTE))
-                for at, row in enumerate(rows, first)
-            ]
+            records = rows.reshape(-1, size)
+            gets = []
+            for message in range(options.batch):
+                for place in (message * parts + places).tolist():
+                    at = (first * parts + place) * size % (SOURCE_MESSAGES * MESSAGE_BYTES)
+                    gets.append(window.Rget(records[place], 1, (at, size, MPI.BYTE)))
             MPI.Request.Waitall(gets)
             yield rows
         window.Unlock(1)

@@ -59,12 +59,12 @@ def parts(site: Site, seed: int, quick: bool) -> dict[str, Callable[[], list[Fou
     def of_mix(mix: mixes.Mix) -> Found:
         return mixes.measure(site, mix, mixes.effort_of(mix, quick), seed)
 
-    study = 100 if quick else 2_000
+    study = 100 if quick else 500
     return {
         "predictions": lambda: [predictions.measure(site, 1 if quick else 3, seed)],
         "changes": lambda: [changes.measure(site)],
         "mixes": lambda: [of_mix(mix) for mix in (mixes.MIXES[:1] if quick else mixes.MIXES)],
-        "arrivals": lambda: [arrivals.measure(site, *((1, 0.4) if quick else (2, 0.65)))],
+        "arrivals": lambda: [arrivals.measure(site, *((1, 0.4) if quick else (2, 0.4)))],
         "elsewhere": lambda: [
             (elsewhere.schedule_rows(), None),
             elsewhere.overhead_rows(),

@@ -28,10 +28,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import sliding_window_view
 
 from .. import limits
 from ..clock import Clock
+from ..engine.native import gather
 from ..engine.protocol import Buffer, Mask, check_buffers, describe_argument, refuse_first
 from ..errors import UsageError
 
@@ -118,7 +118,7 @@ class Fetch:
         self._target, self._length, self._in = NONE, NONE, NONE
         self._next = self._within = 0  # which of them is next, and how much of it is there
         self._ends = NONE  # where others go to another buffer
-        self._width = 0  # their length, if all have the same
+        self._sums = NONE  # of their lengths, before each and behind the last
 
     def start(self, refused: Mask) -> None:
         """Start an answer without the refused keys."""
@@ -135,8 +135,7 @@ class Fetch:
             target, length, number = target[first], np.add.reduceat(length, first), number[first]
         self._target, self._length, self._in = target, length, number
         self._ends = np.append(np.flatnonzero(number[1:] != number[:-1]) + 1, len(number))
-        if len(length) and np.count_nonzero(length == length[0]) == len(length):
-            self._width = int(length[0])
+        self._sums = np.append(0, np.cumsum(length))
         self.received = 0
 
     def take(self, data: memoryview | npt.NDArray[np.uint8]) -> None:
@@ -145,16 +144,13 @@ class Fetch:
         at = 0
         while at < len(source):
             buffer = self._buffers[self._in[self._next]]
-            whole = (len(source) - at) // self._width if self._width and not self._within else 0
-            if whole > 1:
-                end = int(self._ends[np.searchsorted(self._ends, self._next, "right")])
-                whole = min(whole, end - self._next)
-            if whole > 1:  # many short ones of one length: one call of numpy
-                count = whole * self._width
-                windows = sliding_window_view(buffer, self._width, writeable=True)
-                targets = self._target[self._next : self._next + whole]
-                windows[targets] = source[at : at + count].reshape(whole, self._width)
+            whole = 0 if self._within else self._count_whole(len(source) - at)
+            if whole > 1:  # many short ones: one call of the core
+                keys = slice(self._next, self._next + whole)
+                starts = self._sums[keys] - self._sums[self._next]
+                gather(source[at:], starts, self._length[keys], buffer, self._target[keys])
                 self._next += whole
+                count = int(starts[-1] + self._length[keys][-1])
             else:
                 target = int(self._target[self._next]) + self._within
                 rest = int(self._length[self._next]) - self._within
@@ -165,6 +161,12 @@ class Fetch:
                 )
             at += count
         self.received += at
+
+    def _count_whole(self, count: int) -> int:
+        """Return how many of the keys to come, of one buffer, so many bytes hold to their ends."""
+        end = int(self._ends[np.searchsorted(self._ends, self._next, "right")])
+        sums = self._sums[self._next : end + 1] - self._sums[self._next]
+        return int(np.searchsorted(sums, count, "right")) - 1
 
     def room(self, count: int) -> Buffer | None:
         """Return the place of the next `count` bytes of the answer if it is contiguous, else None.
