@@ -21,12 +21,15 @@ from benchmarks.baselines.peer_loop import (
     source,
 )
 from benchmarks.baselines.serve import Epochs, serve
+from penstock import limits
 from penstock.cache.peer import Peer, PeerRequest
 from penstock.cache.shared_memory import gather
+from penstock.engine.native import Arena
 
 JOB = "benchmark"
 SECOND_NS = 1_000_000_000
 VIEW_BYTES = 64 << 10
+arena = Arena(limits.peer_answers_bytes_max)
 
 
 def answer(peer: Peer, request: PeerRequest, flat: np.ndarray) -> None:
@@ -37,7 +40,7 @@ def answer(peer: Peer, request: PeerRequest, flat: np.ndarray) -> None:
         pairs = zip(offsets.tolist(), lengths.tolist(), strict=True)
         peer.answer(request.number, [flat[at : at + length] for at, length in pairs])
         return
-    out = np.empty(int(lengths.sum()), np.uint8)
+    out = arena.take(int(lengths.sum()))
     gather(flat, offsets.view(np.int64), lengths, out, np.cumsum(lengths) - lengths)
     peer.answer(request.number, [out])
 

@@ -148,7 +148,7 @@ class Fetch:
             if whole > 1:  # many short ones: one call of the core
                 keys = slice(self._next, self._next + whole)
                 starts = self._sums[keys] - self._sums[self._next]
-                gather(source[at:], starts, self._length[keys], buffer, self._target[keys])
+                gather(source[at:], starts, self._length[keys], self._target[keys], buffer)
                 self._next += whole
                 count = int(starts[-1] + self._length[keys][-1])
             else:
