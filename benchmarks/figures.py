@@ -66,7 +66,7 @@ STUDIES = (
     Study("clips", "benchmarks.clips", 25),
     Study("lerobot", "benchmarks.lerobot", 8),
     Study("audio", "benchmarks.audio", 8),
-    Study("cluster", "benchmarks.cluster", 7, ("root", "fuse")),
+    Study("cluster", "benchmarks.cluster", 11, ("root", "fuse")),
     Study("share", "benchmarks.share", 12, ("root", "fuse")),
     Study("checkpoint", "benchmarks.checkpoint", 7),
     Study("asynchrony", "benchmarks.asynchrony", 3),

@@ -45,6 +45,19 @@ def test_the_page_is_what_the_command_writes() -> None:
     assert report.ignore_tree(report.PAGE.read_text()) == report.ignore_tree(written)
 
 
+def test_causes_are_of_records_and_rows_that_there_are() -> None:
+    """A line of shortfalls.md that finds no row explains nothing; the first line counts."""
+    causes = report.read_causes()
+    assert len(causes) > 10
+    for record, pattern, why in causes:
+        assert why
+        path = RESULTS / f"{record}.json"
+        if path.exists():
+            rows = [row["name"] for row in json.loads(path.read_text())["rows"]]
+            assert any(report.find_cause([(record, pattern, why)], record, row) == why for row in rows)
+    assert report.find_cause(causes, "bench", "no such row") == "not known"
+
+
 def test_the_figures_of_the_readme_are_what_the_command_writes() -> None:
     """Figures are of this tree, or left out; the plot is drawn from the records."""
     text = report.README.read_text()

@@ -53,6 +53,13 @@ class Penstock(Stepping):
         import penstock
 
         super().__init__(options.step_ms / 1e3)
+        cache = penstock.Cache(
+            ram_bytes=options.cache_bytes,
+            cache_block_bytes=options.cache_block_bytes or None,
+            host=str(options.rank // options.ranks),
+            listen="127.0.0.1",
+            gather=options.gather,
+        )
         self.loader = penstock.Loader(
             penstock.open(path, record_bytes=options.record_bytes, index="memory"),
             options.batch,
@@ -60,13 +67,7 @@ class Penstock(Stepping):
             rank=options.rank,
             world_size=options.world,
             assignment=options.assignment,
-            cache=penstock.Cache(
-                ram_bytes=options.cache_bytes,
-                cache_block_bytes=options.cache_block_bytes or None,
-                host=str(options.rank // options.ranks),
-                listen="127.0.0.1",
-                gather=options.gather,
-            ),
+            cache=cache if options.cache_bytes else None,
         )
         self.loader._open_resources()  # joins the others: part of the start, as importing is
 
