@@ -90,7 +90,9 @@ SMALL = [
     Kind(f"256 x 256, keyframes every {keys}", 256, keys, dense=dense)
     for keys, dense in ((8, 4), (30, 5), (250, 10))
 ]
-LARGE = [Kind(f"1080p, keyframes every {keys}", 1080, keys, films=1, stride=24) for keys in (8, 30, 250)]
+LARGE = [
+    Kind(f"1080p, keyframes every {keys}", 1080, keys, films=1, stride=24) for keys in (8, 30, 250)
+]
 LONG = Kind(
     "256 x 256, keyframes every 30, of 3 minutes", 256, 30, films=4, frames=5400, stride=160
 )

@@ -6,7 +6,8 @@ have no page cache: hosts have as much memory as the caches are given. Ranks of 
 data between them (`penstock.Cache`); those of torch's DataLoader with its DistributedSampler read
 it in every epoch. Once more, the DataLoader's hosts have a page cache with all of the data, four
 times the memory of the caches. First epochs are compared where storage is far away: at 100 MB/s a
-DataLoader draws all that there is, and nobody can be faster. What NoPFS would read follows from its rule of placement, see `nopfs_bytes`.
+DataLoader draws all that there is, and nobody can be faster. What NoPFS would read follows from its
+rule of placement, see `nopfs_bytes`.
 
 Which bytes come from where does not depend on the machine. Times do: all hosts share its processors
 (and what encrypts between them), where a cluster has some for each. Record: results/cluster.json.

@@ -47,7 +47,9 @@ def list_floors(
     size = {"record_bytes": fetches["record_bytes"]}
     same = Reference("floor", f"floor: {what}, the same keys", lambda: [bare(size)], RATIO)
     whole = Reference("floor", f"floor: {what}", lambda: [bare({})])
-    return (same, whole) if size["record_bytes"] < MESSAGE_BYTES else (replace(whole, target=RATIO),)
+    return (
+        (same, whole) if size["record_bytes"] < MESSAGE_BYTES else (replace(whole, target=RATIO),)
+    )
 
 
 def race(name: str, fetches: dict[str, int], count: int) -> Race:

@@ -62,7 +62,12 @@ def words(options: dict[str, object]) -> list[str]:
 def races(corpora: Corpora) -> list[Race]:
     """All of them, in the order of the table."""
     return [
-        records(corpora, "records4k", 4096, {"torch": 6, "getitems": 3, "ffcv": 1.5, "floor": 0.8, "two": 0.95}),
+        records(
+            corpora,
+            "records4k",
+            4096,
+            {"torch": 6, "getitems": 3, "ffcv": 1.5, "floor": 0.8, "two": 0.95},
+        ),
         records(corpora, "records512", 512, {"torch": 12}),
         tokens(corpora),
         files(corpora),
@@ -118,9 +123,7 @@ def records(corpora: Corpora, name: str, record_bytes: int, targets: dict[str, f
             ),
             Reference("floor", "floor: pread, 1 thread", floors("pread", 1)),
             Reference("floor", "floor: pread, 2 threads", floors("pread", 2)),
-            Reference(
-                "torch", "torch, best", sweep("torch_loader", (0, 1, 2)), targets["torch"]
-            ),
+            Reference("torch", "torch, best", sweep("torch_loader", (0, 1, 2)), targets["torch"]),
             Reference(
                 "getitems",
                 "torch + __getitems__, best",

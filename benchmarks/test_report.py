@@ -54,7 +54,8 @@ def test_causes_are_of_records_and_rows_that_there_are() -> None:
         path = RESULTS / f"{record}.json"
         if path.exists():
             rows = [row["name"] for row in json.loads(path.read_text())["rows"]]
-            assert any(report.find_cause([(record, pattern, why)], record, row) == why for row in rows)
+            line = (record, pattern, why)
+            assert any(report.find_cause([line], record, row) == why for row in rows)
     assert report.find_cause(causes, "bench", "no such row") == "not known"
 
 
