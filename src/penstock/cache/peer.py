@@ -109,16 +109,14 @@ class Fetch:
         self.ticket, self.node, self.deadline_ns = ticket, node, deadline_ns
         self.keys, self.lengths, self.targets, self.numbers = columns
         self.size = int(self.lengths.sum())
-        self.is_sent = False
+        self.is_sent, self.expected = False, 0
         self.received = -1  # bytes, once an answer has started
-        self.expected = 0
         self.refused = NONE
         self._buffers = buffers
         # Of the keys to come, those that are neighbours in a buffer joined:
         self._target, self._length, self._in = NONE, NONE, NONE
         self._next = self._within = 0  # which of them is next, and how much of it is there
-        self._ends = NONE  # where others go to another buffer
-        self._sums = NONE  # of their lengths, before each and behind the last
+        self._ends, self._sums = NONE, NONE  # where others go to another buffer; bytes before each
 
     def start(self, refused: Mask) -> None:
         """Start an answer without the refused keys."""
@@ -165,8 +163,8 @@ class Fetch:
     def _count_whole(self, count: int) -> int:
         """Return how many of the keys to come, of one buffer, so many bytes hold to their ends."""
         end = int(self._ends[np.searchsorted(self._ends, self._next, "right")])
-        sums = self._sums[self._next : end + 1] - self._sums[self._next]
-        return int(np.searchsorted(sums, count, "right")) - 1
+        sums = self._sums[self._next : end + 1]
+        return int(np.searchsorted(sums, sums[0] + count, "right")) - 1
 
     def room(self, count: int) -> Buffer | None:
         """Return the place of the next `count` bytes of the answer if it is contiguous, else None.
