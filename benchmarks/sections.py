@@ -90,13 +90,15 @@ shuffle nearby; penstock draws an exact random order.""",
         "cluster",
         "The cache of several hosts",
         "make bench-cluster",
-        """(root) four emulated hosts with 100 MB/s of storage between them.""",
+        """(root) four emulated hosts with 100 MB/s of storage between them; for first epochs
+beside the DataLoader, which draws all that such storage gives, two hosts and storage that is far
+away instead. *The same keys*: a bare loop that puts the same short samples together and apart.""",
         {"dealing|^from peers": AT_MOST},
         (
             (
                 r"^(peers|mpi)1m /",
-                "relaxed: eight messages are asked for at once, as a loader does; one at a time "
-                "is the row `-single`, which has no target",
+                "eight messages are asked for at once, as a loader does; one at a time is the row "
+                "`-single`",
             ),
             (r"^stall", "relaxed: the median of the epochs, not the mean"),
         ),
@@ -114,7 +116,7 @@ shuffle nearby; penstock draws an exact random order.""",
         "checkpoint",
         "Checkpoints",
         "make bench-checkpoint",
-        """the cost of a checkpoint of 2 GB to the training that it is of.""",
+        """the cost of a checkpoint of 1 GB to the training that it is of.""",
         {"^blocked by|^step with|^bytes that": AT_MOST},
     ),
     Section(
@@ -276,7 +278,7 @@ target.""",
         "shuffling",
         "Arrays in random order",
         "make bench-shuffling",
-        """`penstock.order.shuffle` of 2^27 numbers of 8 bytes on two threads; rows `processors`
+        """`penstock.order.shuffle` of 2^26 numbers of 8 bytes on two threads; rows `processors`
 count the processor time of all threads. The record names the function as it was called then.""",
     ),
     Section(
