@@ -37,7 +37,8 @@ WalkResult walk_jsonl(int file, const std::optional<ReadFunction>& read, std::ui
 }
 
 WalkResult walk_tfrecord(int file, const std::optional<ReadFunction>& read, std::uint64_t size,
-                        const std::string& check, std::vector<std::string> features) {
+                        const std::string& check, std::vector<std::string> features,
+                        std::uint64_t begin, std::optional<std::uint64_t> stop) {
   using tfrecord::Check;
   tfrecord::Options options;
   if (check == "none") options.check = Check::none;
@@ -45,12 +46,16 @@ WalkResult walk_tfrecord(int file, const std::optional<ReadFunction>& read, std:
   else if (check == "all") options.check = Check::all;
   else throw nb::value_error("check is none of 'none', 'length', 'all'");
   options.features = std::move(features);
+  options.begin = begin;
+  options.stop = stop;
   auto result = walk_file(file, read, size, [&](Source& source, bool local) {
     return tfrecord::walk(source, choose_policy(local), options);
   });
   nb::dict columns;
   columns["offset"] = make_array<std::int64_t>(std::move(result.offset));
   columns["length"] = make_array<std::int64_t>(std::move(result.length));
+  columns["begin"] = result.begin;
+  columns["end"] = result.end;
   if (!options.features.empty()) {
     auto& f = result.features;
     columns["feature_kind"] = make_array<std::uint8_t>(std::move(f.kind));
@@ -148,6 +153,7 @@ void bind_walkers(nb::module_& m) {
         "Find the lines of a JSONL file: (columns, None or (offset, message)).");
   m.def("walk_tfrecord", &walk_tfrecord, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
         nb::arg("check") = "length", nb::arg("features") = std::vector<std::string>(),
+        nb::arg("begin") = 0, nb::arg("stop").none() = nb::none(),
         "Find the records of a TFRecord file: (columns, None or (offset, message)).");
   m.def("walk_recordio", &walk_recordio, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
         nb::arg("header") = false, nb::arg("strip") = false,

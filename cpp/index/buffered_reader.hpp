@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 
@@ -30,14 +31,15 @@ struct ReadPolicy {
 
 class BufferedReader {
  public:
-  BufferedReader(Source& source, const ReadPolicy& policy);
+  // begin: where reading begins, from which distances are measured.
+  BufferedReader(Source& source, const ReadPolicy& policy, std::uint64_t begin = 0);
 
   // The bytes [offset, offset + length), valid until the next call; null if the file has less,
   // or if reading failed. `length` is at most `limits::header_bytes_max`.
   const std::byte* view(std::uint64_t offset, std::size_t length) {
     if (offset >= hop_end_) count_hop(offset);
     if (offset >= start_ && length <= filled_ && offset - start_ <= filled_ - length)
-      return buffer_.get() + (offset - start_);
+      return data_ + (offset - start_);
     return fetch(offset, length);
   }
 
@@ -51,6 +53,8 @@ class BufferedReader {
   ParseError describe_truncation(std::uint64_t offset) const;
 
  private:
+  static constexpr std::uint64_t page_bytes = 4096;
+
   // Count the reads that hopping would have taken.
   void count_hop(std::uint64_t offset) {
     ++hops_;
@@ -61,13 +65,17 @@ class BufferedReader {
 
   Source& source_;
   ReadPolicy policy_;
-  std::unique_ptr<std::byte[]> buffer_;
+  struct Delete {
+    void operator()(std::byte* bytes) const { ::operator delete(bytes, std::align_val_t{page_bytes}); }
+  };
+  std::unique_ptr<std::byte, Delete> buffer_;
+  std::byte* data_ = nullptr;  // what the buffer holds, as far behind a page as in the file
   std::size_t capacity_;
   std::uint64_t start_ = 0;  // of what the buffer holds
   std::size_t filled_ = 0;
   std::uint64_t hop_end_ = 0;
   std::uint64_t hops_ = 0;
-  std::uint64_t measured_from_ = 0;
+  std::uint64_t measured_from_;
   bool hopping_ = false;
   int error_ = 0;
 };

@@ -237,20 +237,35 @@ std::optional<ParseError> check_record(BufferedReader& reader, std::uint64_t at,
   return std::nullopt;
 }
 
+// Where the first record seems to begin in [at, stop), by the checksum of its length; else `stop`.
+std::uint64_t find_record(BufferedReader& reader, std::uint64_t at, std::uint64_t stop) {
+  for (; at < stop && reader.size() - at >= head_bytes + tail_bytes; ++at) {
+    const std::byte* head = reader.view(at, head_bytes);
+    if (head == nullptr) break;
+    if (u64_at(head) <= reader.size() - at - head_bytes - tail_bytes &&
+        u32_at(head + 8) == mask_crc(crc32c({head, 8})))
+      return at;
+  }
+  return stop;
+}
+
 }  // namespace
 
 Walk walk(Source& source, const ReadPolicy& policy, const Options& options) {
   Walk found;
-  BufferedReader reader(source, policy);
+  BufferedReader reader(source, policy, options.begin);
+  const std::uint64_t stop = std::min(options.stop.value_or(source.size), source.size);
   Features& features = found.features;
   Example example(reader, options.features, features);
-  ColumnGrowth growth(source.size);
-  for (std::uint64_t at = 0; at < source.size;) {
+  std::uint64_t at = options.begin == 0 ? 0 : find_record(reader, options.begin, stop);
+  found.begin = at;
+  ColumnGrowth growth(stop - at);
+  while (at < stop) {
     std::uint64_t length = 0;
     found.parse_error = check_record(reader, at, options.check, length);
     if (found.parse_error) break;
     const std::uint64_t data = at + head_bytes;
-    growth.reserve(at, found.offset.size(), found.offset, found.length, features.kind, features.values,
+    growth.reserve(at - found.begin, found.offset.size(), found.offset, found.length, features.kind, features.values,
               features.offset, features.length, features.value);
     found.offset.push_back(static_cast<std::int64_t>(data));
     found.length.push_back(static_cast<std::int64_t>(length));
@@ -260,6 +275,7 @@ Walk walk(Source& source, const ReadPolicy& policy, const Options& options) {
     }
     at = data + length + tail_bytes;
   }
+  found.end = at;
   found.read_error = reader.error();
   return found;
 }

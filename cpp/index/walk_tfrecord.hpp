@@ -19,6 +19,10 @@ enum class Check { none, length, all };  // checksums to compare; all: those of 
 struct Options {
   Check check = Check::length;
   std::vector<std::string> features;  // names of features of tf.Example
+  // Records that begin in [begin, stop) are walked, the first where one seems to begin: it does if
+  // those before it end there.
+  std::uint64_t begin = 0;
+  std::optional<std::uint64_t> stop = {};  // none: the end of the file
 };
 
 // Kind of list that holds the values of a feature.
@@ -36,6 +40,7 @@ struct Features {
 struct Walk {
   std::vector<std::int64_t> offset, length;  // of the data of each record
   Features features;
+  std::uint64_t begin = 0, end = 0;  // of the records
   std::optional<ParseError> parse_error;
   int read_error = 0;  // errno if reading failed
 };

@@ -735,6 +735,8 @@ def walk_tfrecord(
     size: int,
     check: str = "length",
     features: Sequence[str] = [],
+    begin: int = 0,
+    stop: int | None = None,
 ) -> tuple[dict[str, Any], tuple[int, str] | None]:
     """
     Find the records of a TFRecord file: (columns, None or (offset, message)).

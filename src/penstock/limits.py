@@ -32,10 +32,9 @@ weights_state_samples_max = 8192
 """Weights of up to so many samples that are handed in between epochs are in a state themselves."""
 lengths_samples_inline_max = 4 * MIB
 """Lengths of more samples, which the index knows, are put into a nameless file, and mapped."""
-parsed_piece_bytes = 1 << 30
-"""Lines of a larger file, and members of a larger tar, are found piece by piece, by several threads
-or tasks."""
-tar_search_bytes = 64 * MIB
+parsed_piece_bytes = 128 * MIB
+"""Larger JSONL files, TFRecords and tars are parsed piece by piece, by several threads or tasks."""
+tar_search_bytes = 8 * MIB
 """Bytes in which a piece of a tar looks for its first member: within a longer one it has none."""
 task_bytes = 1 << 30
 """Files that one task of shared work parses, where they are as large; a larger file is one task."""

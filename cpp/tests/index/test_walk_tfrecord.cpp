@@ -103,10 +103,26 @@ void no_changed_byte_gives_bytes_beyond_the_record() {
     }
 }
 
+void pieces_join() {
+  const std::string inner = framed("in a record");
+  const std::string bytes = framed("") + framed(inner + inner) + framed("data") + framed("x");
+  for (std::uint64_t middle = 1; middle < bytes.size() + 20; ++middle) {
+    const auto first = walk(bytes, {Check::all, {}, 0, middle});
+    const auto last = walk(bytes, {Check::all, {}, middle});
+    CHECK(!first.parse_error && first.begin == 0);
+    if (first.end != last.begin) {  // where a record in a record seems to begin
+      CHECK(middle > 16 && middle <= 28 + inner.size());
+      continue;
+    }
+    CHECK(first.offset.size() + last.offset.size() == 4 && last.end == bytes.size());
+  }
+}
+
 }  // namespace
 
 int main() {
   records_are_found();
+  pieces_join();
   checks_find_what_they_check();
   features_are_extents();
   every_cut_is_seen();

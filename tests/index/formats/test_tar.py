@@ -383,7 +383,7 @@ def test_pieces_of_other_limits_do_not_join(
     settings = {"ignore_zeros": False, "end_required": True, "duplicates": False, "label": None}
     monkeypatch.setattr(limits, "parsed_piece_bytes", 20_480)
     pieces = [
-        walk_piece(source, start, min(start + 20_480, len(data)), settings)
+        walk_piece(source, start, min(start + 20_480, len(data)), settings, {})
         for start in range(0, len(data), 20_480)
     ]
     found = [piece for piece in pieces if piece is not None]

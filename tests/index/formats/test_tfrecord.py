@@ -18,7 +18,9 @@ from tfrecord import TFRecordWriter, example_pb2
 
 import penstock
 import penstock.convert
-from penstock import _core
+from penstock import _core, limits
+from penstock.engine.store import StoreFile
+from penstock.errors import FormatError
 from penstock.index.formats.record_streams import sniff_tfrecord as sniff
 from tests.index.formats.example_parser import parse_example
 
@@ -53,6 +55,67 @@ def test_checks(tmp_path: Path) -> None:
             penstock.open(path, index="memory", check=check)
         weaker = {"all": "length", "length": "none"}[check]
         assert len(penstock.open(path, index="memory", check=weaker)) == 2
+
+
+NESTED = framed(framed(b"record") * 3)
+RECORDS = st.lists(st.one_of(st.binary(max_size=60).map(framed), st.just(NESTED)), max_size=30)
+
+
+def index_or_error(path: Path, piece: int, **options: Any) -> Any:
+    """The records that pieces of this size have, or the error."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(limits, "parsed_piece_bytes", piece)
+        try:
+            index = penstock.open(path, format="tfrecord", index="memory", **options).index
+        except FormatError as error:
+            return str(error)
+    samples = np.arange(len(index))
+    columns = [layout.pieces(samples)[0] for layout in index.layouts]
+    return index.fingerprint, [(one.offset.tolist(), one.length.tolist()) for one in columns]
+
+
+@given(
+    records=RECORDS,
+    piece=st.integers(1, 300),
+    check=st.sampled_from(["none", "length", "all"]),
+    damaged=st.lists(st.integers(0, 1 << 20), max_size=2),
+    cut=st.integers(0, 40),
+)
+def test_pieces(
+    records: list[bytes],
+    piece: int,
+    check: str,
+    damaged: list[int],
+    cut: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A file that is walked piece by piece has the records of one walk, or its error, the first of
+    several, wherever pieces begin: in records of records, and in one that is longer than they."""
+    data = bytearray(b"".join(records))
+    for place in damaged if data else ():
+        data[place % len(data)] ^= 64
+    path = tmp_path_factory.mktemp("tfrecord") / "x.tfrecord"
+    path.write_bytes(data[: len(data) - cut] if cut % 3 == 0 else data)
+    whole = index_or_error(path, 1 << 30, check=check)
+    assert index_or_error(path, piece, check=check) == whole
+
+
+def test_features_of_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features are where one walk finds them, and each record is walked once."""
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(b"".join(framed(encoded({"a": [b"x" * n]})) for n in range(50)))
+    whole = index_or_error(path, 1 << 30, example={"field": "a"})
+    walks = []
+    walk = StoreFile.walk
+
+    def count(file: StoreFile, container: str, **options: Any) -> dict[str, Any]:
+        walks.append(options.get("stop"))
+        return walk(file, container, **options)
+
+    monkeypatch.setattr(StoreFile, "walk", count)
+    assert index_or_error(path, 500, example={"field": "a"}) == whole
+    assert None not in walks
+    assert len(walks) == -(-path.stat().st_size // 500) > 5
 
 
 def read_all(dataset: penstock.Dataset, route: str) -> list[bytes | None]:

@@ -85,11 +85,7 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
 
 
 def _check_pages(
-    data: bytes,
-    compressed: CompressedChunk,
-    form: Mapping[str, Any],
-    claimed: int,
-    expected: int,
+    data: bytes, compressed: CompressedChunk, form: Mapping[str, Any], claimed: int, expected: int
 ) -> int:
     """Return the number of rows that may be decoded at once; all of them, as a rule.
 

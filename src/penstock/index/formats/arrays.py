@@ -47,13 +47,7 @@ from . import options
 from .chunk_grid import ChunkGrid, check_reading, lay_out_whole
 from .sandbox import BlockFile
 from .shards import Columns, Scan, number_first
-from .windowing import (
-    ArrayPart,
-    WindowRequest,
-    build_index,
-    name_array,
-    name_axes,
-)
+from .windowing import ArrayPart, WindowRequest, build_index, name_array, name_axes
 
 MAGIC = b"\x93NUMPY"
 
@@ -66,11 +60,7 @@ class NpyHeader(NamedTuple):
     data_offset: int
 
 
-def build_npy(
-    scan: Scan,
-    sample: str | None = None,
-    **windows: Any,
-) -> Index:
+def build_npy(scan: Scan, sample: str | None = None, **windows: Any) -> Index:
     """The index of the rows of one array, or of several of one row shape, file after file; or of
     the windows of all these rows."""
     files, sources = scan.list_files((".npy",) if scan.place.kind == "folder" else ())

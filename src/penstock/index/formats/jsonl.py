@@ -177,9 +177,7 @@ def _find_line(source: StoreFile, place: int, stop: int) -> int:
     return stop if place else 0
 
 
-def _join(
-    pieces: list[FileLines | jsonl_frames.FileChunks],
-) -> FileLines | jsonl_frames.FileChunks:
+def _join(pieces: list[FileLines | jsonl_frames.FileChunks]) -> FileLines | jsonl_frames.FileChunks:
     """Join the lines of a file's pieces."""
     if isinstance(pieces[0], jsonl_frames.FileChunks):
         return pieces[0]

@@ -89,7 +89,19 @@ def build_tfrecord(
     example = example or {}
     names = list(dict.fromkeys([*example.values(), *([label] if label is not None else [])]))
     files, sources = scan.list_files(extensions)
-    walked = scan.parse(files, lambda _, source: _walk_file(source, check, names))
+    settings = {"check": check, "features": names}
+
+    def walk(_: int, source: StoreFile) -> dict[str, Any]:
+        detection.refuse_compressed(source, "TFRecord file")
+        return source.walk("tfrecord", **settings)
+
+    pieces = scan.parse_pieces(
+        files,
+        walk,
+        lambda source, start, stop: _walk_piece(source, start, stop, settings),
+        _join_pieces,
+    )
+    walked = [_name_features(records, names) for records in pieces]
     shards.check_any(files, sum(len(records.offset) for records in walked), "records")
     whole = shards.lay_out_extents([one.offset for one in walked], [one.length for one in walked])
     fields, layouts = [], []
@@ -115,9 +127,28 @@ def build_tfrecord(
     return Index("tfrecord", files, tuple(fields), tuple(layouts), sources, label_column=labels)
 
 
-def _walk_file(source: StoreFile, check: str, names: list[str]) -> TfRecords:
-    detection.refuse_compressed(source, "TFRecord file")
-    records = source.walk("tfrecord", check=check, features=names)
+def _walk_piece(
+    source: StoreFile, start: int, stop: int, settings: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Walk the records that begin within [start, stop); None if none does, or at a flaw, as what
+    has it may be no record: walked whole, the file has the right error."""
+    try:
+        records = source.walk("tfrecord", begin=start, stop=stop, **settings)
+    except FormatError:
+        return None
+    return {**records, "size": source.size} if len(records["offset"]) else None
+
+
+def _join_pieces(pieces: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Join the records of a file's pieces; None if it has to be walked whole: a piece begins where
+    a record seems to, and one does if the piece before it ends there."""
+    begins, ends, sizes = ([one[name] for one in pieces] for name in ("begin", "end", "size"))
+    if [0, *ends] != [*begins, *sizes[:1]]:
+        return None
+    return {name: np.hstack([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _name_features(records: Mapping[str, Any], names: list[str]) -> TfRecords:
     features = {
         name: RecordFeature(*(records[f"feature_{column}"][i :: len(names)] for column in _COLUMNS))
         for i, name in enumerate(names)

@@ -29,7 +29,7 @@ from ..table import Index
 from . import detection, options, shards, splits
 from .image_annotations import IMAGE, IMAGE_SUFFIXES
 from .shards import Scan
-from .tar_walk import TarShard, join_pieces, walk_archive, walk_piece
+from .tar_walk import Headers, TarShard, join_pieces, walk_archive, walk_piece
 
 _LABEL = "cls"
 _IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
@@ -102,10 +102,11 @@ def build(
         "duplicates": duplicates == "all",
         "label": wanted,
     }
+    seen: Headers = {}
     contents = scan.parse_pieces(
         files,
         lambda _, source: walk_archive(source, walking),
-        lambda source, start, stop: walk_piece(source, start, stop, walking),
+        lambda source, start, stop: walk_piece(source, start, stop, walking, seen),
         lambda pieces: join_pieces(pieces, duplicates == "all"),
     )
     counts = [len(shard.at) for shard in contents]

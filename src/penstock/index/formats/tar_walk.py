@@ -21,8 +21,10 @@ from . import detection, shards
 _BLOCK = 512
 _MAGIC = np.frombuffer(b"ustar", np.uint8)
 _METADATA = (b"x", b"X", b"g", b"L", b"K")  # kinds of members that are about the next one
-_SEARCHED_BYTES = 1 << 20
+_SEARCHED_BYTES = 1 << 18
 """Bytes of one read that looks for a header."""
+Headers = dict[tuple[str, int], int | None]
+"""What was found behind places of files: two pieces look at each, and more behind large members."""
 
 
 class TarShard(NamedTuple):
@@ -80,11 +82,11 @@ def walk_archive(source: StoreFile, settings: Mapping[str, Any]) -> TarShard:
 
 
 def walk_piece(
-    source: StoreFile, start: int, stop: int, settings: Mapping[str, Any]
+    source: StoreFile, start: int, stop: int, settings: Mapping[str, Any], seen: Headers
 ) -> TarShard | None:
     """Walk what begins within [start, stop) of an archive; None if nothing does, or if it has a
     flaw: what is around it is no chain then."""
-    first, end = _find_header(source, start), _find_header(source, stop)
+    first, end = _find_header(source, start, seen), _find_header(source, stop, seen)
     if first >= stop:  # within a member that began before
         return None
     behind = end if end < source.size else None
@@ -98,20 +100,26 @@ def walk_piece(
     return shard._replace(at=at, offset=offset, start=first, stop=behind, alone=alone)
 
 
-def _find_header(source: StoreFile, place: int) -> int:
+def _find_header(source: StoreFile, place: int, seen: Headers) -> int:
     """Find where a member seems to begin, behind a place where a piece may: the end of the file if
     nothing looks so. Headers without a magic number (V7) are not seen."""
     for start in range(-(-place // _BLOCK) * _BLOCK, source.size, limits.parsed_piece_bytes):
-        if not start:
-            return 0
-        for at in range(start, start + limits.tar_search_bytes, _SEARCHED_BYTES):
-            data = source.read(at, min(_SEARCHED_BYTES, max(0, source.size - at)))
-            blocks = np.frombuffer(data, np.uint8, len(data) // _BLOCK * _BLOCK).reshape(-1, _BLOCK)
-            for row in np.flatnonzero((blocks[:, 257:262] == _MAGIC).all(axis=1)).tolist():
-                behind = _skip_member(blocks[row].tobytes())
-                if behind is not None and at + _BLOCK * row + behind <= source.size:
-                    return int(at + _BLOCK * row + behind)
+        if (key := (source.path, start)) not in seen:
+            seen[key] = _look_for_header(source, start) if start else 0
+        if (header := seen[key]) is not None:
+            return header
     return source.size
+
+
+def _look_for_header(source: StoreFile, start: int) -> int | None:
+    for at in range(start, start + limits.tar_search_bytes, _SEARCHED_BYTES):
+        data = source.read(at, min(_SEARCHED_BYTES, max(0, source.size - at)))
+        blocks = np.frombuffer(data, np.uint8, len(data) // _BLOCK * _BLOCK).reshape(-1, _BLOCK)
+        for row in np.flatnonzero((blocks[:, 257:262] == _MAGIC).all(axis=1)).tolist():
+            behind = _skip_member(blocks[row].tobytes())
+            if behind is not None and at + _BLOCK * row + behind <= source.size:
+                return int(at + _BLOCK * row + behind)
+    return None
 
 
 def _skip_member(header: bytes) -> int | None:
@@ -150,10 +158,11 @@ def join_pieces(pieces: Sequence[TarShard], duplicates: bool) -> TarShard | None
         return None
     extensions = list(dict.fromkeys(name for piece in pieces for name in piece.extensions))
     number = {name: n for n, name in enumerate(extensions)}
-    keys, at, sample, extension = [], [], [], []
+    keys, at, sample, extension, parted = [], [], [], [], list[int]()
     count, last = 0, None
     for piece in pieces:
         goes_on = len(piece.at) > 0 and piece.keys[0] == last  # the sample of the piece before
+        parted += [count - 1] * goes_on
         names = np.array([number[name] for name in piece.extensions], np.int32)
         extension.append(names[piece.extension])
         sample.append(piece.sample + (count - goes_on))
@@ -165,7 +174,7 @@ def join_pieces(pieces: Sequence[TarShard], duplicates: bool) -> TarShard | None
     joined = shards.join_names(keys)
     samples = np.concatenate(sample)
     numbers: Any = np.concatenate(extension)
-    members = np.sort(samples * max(1, len(extensions)) + numbers)
+    members = np.sort((samples * len(extensions) + numbers)[np.isin(samples, parted)])
     if (members[1:] == members[:-1]).any() or not (duplicates or _are_different(joined)):
         return None
     values, integers, texts = zip(*(piece.labels for piece in pieces), strict=True)

@@ -598,12 +598,7 @@ def _locate_arrays(
 
 
 def _locate_chunks(
-    store: Store,
-    array: ZarrArray,
-    files: Files,
-    number: Int,
-    fill: bool,
-    progress: Progress | None,
+    store: Store, array: ZarrArray, files: Files, number: Int, fill: bool, progress: Progress | None
 ) -> ChunkGrid:
     """Locate the chunks of an array; in shards by the index of each."""
     itemsize = array.dtype.itemsize
