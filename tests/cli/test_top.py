@@ -147,6 +147,7 @@ any_job = st.fixed_dictionaries(
         "cores": numbers,
         "bytes_per_s": numbers,
         "predicted": numbers,
+        "predicted_least": numbers,
         "idle": parts,
         "binding": st.sampled_from([None, "model", "workers", "bandwidth"]),
         "measured": numbers,

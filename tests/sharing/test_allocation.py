@@ -177,8 +177,9 @@ def test_worth_is_the_slope(seed: int, objective: Objective) -> None:
 def test_the_idle_resource_is_moved() -> None:
     """A job that decodes and one that reads: each gets what the other has no use for."""
     found = allocate([CPU, READ], HOST, "samples")
-    both = (pytest.approx(999.001), pytest.approx(0.000999, abs=1e-6))
-    assert found.predictions == ((*both, "workers"), (*both, "bandwidth"))
+    assert [one.samples_per_s for one in found.predictions] == [pytest.approx(999.001)] * 2
+    assert [one.idle for one in found.predictions] == [pytest.approx(0.000999, abs=1e-6)] * 2
+    assert [one.binding for one in found.predictions] == ["workers", "bandwidth"]
     assert found.floors == (500, 500)
     assert found.worth is not None
     assert found.worth.core == pytest.approx(100, rel=2e-2)

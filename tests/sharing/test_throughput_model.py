@@ -6,13 +6,15 @@ import dataclasses
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.sharing.allocation import Resources
 from penstock.sharing.job_state import JobProfile, Share, predict
+from penstock.sharing.lease import steps_ahead
 
 JOB = JobProfile(samples_per_s=1000, cpu_s=2e-3, storage_bytes=100e3)
 
@@ -43,7 +45,45 @@ shares = st.builds(
 )
 def test_the_least_limit_binds(share: Share, reached: float, binding: str) -> None:
     """min(G, w/c, b/s), and which of them it is."""
-    assert predict(JOB, share) == (reached, 1 - reached / 1000, binding)
+    found = predict(JOB, share)
+    assert (found.samples_per_s, found.idle, found.binding) == (
+        reached,
+        1 - reached / 1000,
+        binding,
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "least"),
+    [
+        (Share(workers=2), 4 / (2e-3 + 3 * 1e-3)),  # steps and decoding take 1 ms each
+        (Share(workers=1, bytes_per_s=50e6), 4 / (5e-3 + 3 * 2e-3)),
+        (Share(workers=0), 0),
+    ],
+)
+def test_the_least_rate_of_varying_times(share: Share, least: float) -> None:
+    """The bound of four batches: N / (sum of the times + (N - 1) * the longest)."""
+    assert predict(JOB, share).least_samples_per_s == pytest.approx(least)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.floats(0.1, 1), min_size=3, max_size=3), st.integers(0, 2**32))
+def test_a_loop_of_exponential_times_is_within_the_interval(times: list[float], seed: int) -> None:
+    """Four batches go round reading, decoding and a step, which take exponential times: the oracle
+    is a simulation of that loop."""
+    job = JobProfile(samples_per_s=1 / times[0], cpu_s=times[1], storage_bytes=times[2])
+    found = predict(job, Share(workers=1, bytes_per_s=1))
+    random = np.random.default_rng(seed)
+    free, ready = [0.0] * 3, [0.0] * steps_ahead
+    rounds = 5_000
+    for drawn in random.exponential(times, (rounds, 3)):
+        batch = int(np.argmin(ready))
+        at = ready[batch]
+        for station in range(3):
+            at = free[station] = max(at, free[station]) + drawn[station]
+        ready[batch] = at
+    rate = rounds / max(ready)
+    assert found.least_samples_per_s * 0.95 <= rate <= found.samples_per_s * 1.05
 
 
 @given(profiles, shares, shares)
@@ -59,6 +99,7 @@ def test_more_is_never_slower(job: JobProfile, one: Share, other: Share) -> None
 
     low, high = predict(job, join(min)), predict(job, join(max))
     assert low.samples_per_s <= high.samples_per_s * (1 + 1e-9)
+    assert 0 <= low.least_samples_per_s <= low.samples_per_s
     assert 0 <= high.samples_per_s <= job.samples_per_s
     assert high.idle == pytest.approx(1 - high.samples_per_s / job.samples_per_s)
 

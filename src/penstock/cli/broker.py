@@ -192,7 +192,7 @@ _COLUMNS: Sequence[tuple[str, int, _Cell]] = (
     ("processes", 9, lambda job: _join_numbers([member["pid"] for member in job["members"]])),
     ("cores", 1, lambda job: _format_number(job["cores"])),
     ("MB/s", 1, lambda job: _format_rate(job["bytes_per_s"])),
-    ("predicted/s", 7, lambda job: _format_number(job["predicted"])),
+    ("predicted/s", 7, lambda job: _format_number(job["predicted_least"], job["predicted"])),
     ("samples/s", 0, lambda job: _format_number(job["measured"])),
     ("busy", 3, lambda job: _format_percent(_busy_share(job))),
     ("stall", 5, lambda job: _format_percent(job["stall"])),
@@ -294,10 +294,10 @@ def _make_printable(name: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
-def _format_number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def _format_number(*ends: float | None) -> str:
+    """Write a number, or an interval by its ends."""
+    shown = ("-" if end is None else f"{end:,.0f}" if end >= 100 else f"{end:.3g}" for end in ends)
+    return "..".join(dict.fromkeys(shown))
 
 
 def _format_rate(value: float | None) -> str:

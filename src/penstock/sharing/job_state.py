@@ -22,7 +22,7 @@ import numpy as np
 from .. import limits
 from ..arguments import Spec, check_fields
 from ..errors import UsageError
-from .lease import JobMeasurement, Lease, Terms
+from .lease import JobMeasurement, Lease, Terms, steps_ahead
 
 # -- throughput ------------------------------------------------------------------------------------
 
@@ -109,21 +109,23 @@ class Share:
 class Prediction(NamedTuple):
     """Predicted throughput of a job.
 
-    samples_per_s:  rate that the job reaches.
-    idle:           the part of the time in which its accelerators wait, 0..1.
-    binding:        resource that it waits for; if several bind, the first as listed.
+    samples_per_s:        rate that the job reaches if its resources never wait for each other.
+    least_samples_per_s:  rate that it reaches if reading, decoding and steps take varying times:
+                          the lower balanced job bound of `steps_ahead` batches (Zahorjan, Sevcik,
+                          Eager and Galler, CACM 25(2), 1982).
+    idle:                 the part of the time in which its accelerators wait, 0..1.
+    binding:              resource that it waits for; if several bind, the first as listed.
     """
 
     samples_per_s: float
+    least_samples_per_s: float
     idle: float
     binding: Binding
 
 
 def predict(profile: JobProfile, share: Share) -> Prediction:
-    """Predict the throughput of a job with a share.
-
-    It is the least that the job's model, workers and byte rate allow.
-    """
+    """Predict the throughput of a job with a share: the least that its model, workers and byte rate
+    allow."""
     rates: dict[Binding, float] = {
         "model": profile.samples_per_s,
         "workers": profile.efficiency * _divide_cost(share.workers, profile.cpu_s),
@@ -131,7 +133,9 @@ def predict(profile: JobProfile, share: Share) -> Prediction:
     }
     least = min(rates.values())
     binding = next(name for name, rate in rates.items() if rate <= least * (1 + _ROUNDING))
-    return Prediction(least, 1 - least / profile.samples_per_s, binding)
+    total_s = sum(_divide_cost(1, rate) for rate in rates.values())
+    varying = steps_ahead / (total_s + (steps_ahead - 1) * _divide_cost(1, least))
+    return Prediction(least, min(least, varying), 1 - least / profile.samples_per_s, binding)
 
 
 def _divide_cost(amount: float, cost: float) -> float:
@@ -308,9 +312,7 @@ class JobState:
     @property
     def believed(self) -> JobProfile | None:
         """Profile to make its share for, or None for an even share."""
-        if self.standing != "measured" or self.drift is None:
-            return None
-        return self.drift.profile
+        return self.drift.profile if self.standing == "measured" and self.drift else None
 
     def measured(self) -> JobMeasurement | None:
         """Return the measurement of its active members together."""
@@ -341,13 +343,10 @@ class JobState:
         rates = [measured.samples_per_s if measured else 0.0 for _, measured in known]
         if not any(rates):
             rates = [1.0] * len(rates)
-        total = math.fsum(rates)
 
         def mean(name: str) -> float:
-            pairs = zip(rates, profiles, strict=True)
-            return bound_number(
-                math.fsum(rate / total * getattr(profile, name) for rate, profile in pairs)
-            )
+            values = [getattr(profile, name) for profile in profiles]
+            return bound_number(float(np.average(values, weights=rates)))
 
         slowest = min(profile.samples_per_s for profile in profiles)
         remaining = [profile.remaining_samples for profile in profiles]
@@ -413,6 +412,7 @@ class JobState:
             "cores": share and share.workers,
             "bytes_per_s": share and encode_rate(share.bytes_per_s),
             "predicted": expected and expected.samples_per_s,
+            "predicted_least": expected and expected.least_samples_per_s,
             "floor": self.floor,
             "idle": expected and expected.idle,
             "binding": expected and expected.binding,

@@ -12,7 +12,7 @@ from ..arguments import check_fields, fraction, optional, real, whole
 from ..budget import Budget
 from ..errors import UsageError
 
-_steps_ahead = 4
+steps_ahead = 4
 """Least steps of read-ahead: one is in use, one is read, and a late read in between is hidden."""
 _most = limits.allocation_number_max
 _amount = real(0, _most)
@@ -177,7 +177,7 @@ def limit_budget(budget: Budget, lease: Lease, step_bytes: float = 0.0) -> Budge
     rate = lease.bytes_per_s
     if rate is None:
         return replace(budget, cores=cores)
-    least = max(limits.lease_readahead_bytes_min, math.ceil(_steps_ahead * step_bytes))
+    least = max(limits.lease_readahead_bytes_min, math.ceil(steps_ahead * step_bytes))
     ahead = max(least, int(rate * limits.lease_readahead_s))
     return replace(
         budget,
