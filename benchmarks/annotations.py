@@ -35,14 +35,11 @@ from .record import Record
 from .text import (
     BATCH,
     THREADS,
-    TOKEN_BYTES,
-    WEB_MEDIAN,
-    WEB_SIGMA,
     Bare,
     make_row,
     processor_s,
     take_turns,
-    write_lines,
+    write_web_lines,
 )
 
 BOXES = 7
@@ -277,12 +274,7 @@ def main() -> None:
     record = Record(name, options.seed, vars(options))
     label_rows(record, folder / f"labels-{images}", images, rounds)
     hub_row(record, records, rounds)
-    web = write_lines(
-        folder / f"web-{size}.jsonl",
-        size,
-        lambda random: TOKEN_BYTES * random.lognormal(np.log(WEB_MEDIAN), WEB_SIGMA),
-    )
-    length_row(record, web, rounds)
+    length_row(record, write_web_lines(folder, size), rounds)
     finish(record)
 
 

@@ -33,7 +33,7 @@ RATES = (20, 100, 400)
 """Rates of a process, MB/s."""
 WANTED = (0.25, 0.5, 1.0, 2.0)
 """Parts of the rate that the loop asks for."""
-SAVE_S = 2.0
+SAVE_S = 1.5
 """Time that the rate alone needs for a save."""
 RECORD_BYTES, BATCH = 1 << 16, 16
 STEP_BYTES = RECORD_BYTES * BATCH

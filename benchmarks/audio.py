@@ -124,20 +124,22 @@ def run_soundfile(clips: Sequence[tuple[Path, int]], frames: int, keeps_open: bo
         return time.perf_counter() - began
 
 
+def decode_whole(path: Path) -> Any:
+    """Decode a file from its start by PyAV."""
+    with av.open(str(path)) as file:
+        parts = [frame.to_ndarray() for frame in file.decode(audio=0)]
+    whole = np.concatenate(parts, 1)[0]
+    full = 1 if whole.dtype.kind == "f" else 2.0 ** (8 * whole.itemsize - 1)
+    return (whole / full).astype(np.float32)
+
+
 def count_differing(
-    read: Callable[[int], Any], clips: Sequence[tuple[Path, int]]
+    read: Callable[[int], Any], clips: Sequence[tuple[Path, int]], wholes: dict[Path, Any]
 ) -> tuple[int, float]:
-    """Count clips that are not what PyAV decodes from the start, by more than rounding; and the
-    largest difference."""
-    wholes: dict[Path, Any] = {}
+    """Count clips that are not as in the whole files, by more than rounding; and the largest
+    difference."""
     differing, most = 0, 0.0
     for number, (path, start) in enumerate(clips):
-        if path not in wholes:
-            with av.open(str(path)) as file:
-                parts = [frame.to_ndarray() for frame in file.decode(audio=0)]
-            whole = np.concatenate(parts, 1)[0]
-            full = 1 if whole.dtype.kind == "f" else 2.0 ** (8 * whole.itemsize - 1)
-            wholes[path] = (whole / full).astype(np.float32)
         sound = read(number)[:, 0]
         difference = float(np.abs(sound - wholes[path][start:][: len(sound)]).max())
         differing, most = differing + (difference > 1e-5), max(most, difference)
@@ -146,6 +148,7 @@ def count_differing(
 
 def measure_kind(record: Record, folder: Path, kind: Kind, files: int, rounds: int) -> None:
     """Rows of one kind of files."""
+    files = files * KINDS[0].rate // kind.rate  # as many samples as of the others
     folder = folder / f"{kind.ending}-{files}"
     paths, frames = write_files(folder, kind, files), round(CLIP * kind.rate)
     data = penstock.open(folder, index="memory", clips={"seconds": CLIP})
@@ -159,7 +162,8 @@ def measure_kind(record: Record, folder: Path, kind: Kind, files: int, rounds: i
     places = zip(origins["file"].tolist(), origins["frame"].tolist(), strict=True)
     clips = [(paths[file], start) for file, start in places]
     some = clips[:64]
-    ours = count_differing(lambda row: data[numbers[row]]["sound"], some)
+    wholes = {path: decode_whole(path) for path in {path for path, _ in some}}
+    ours = count_differing(lambda row: data[numbers[row]]["sound"], some, wholes)
     assert ours == (0, 0.0), f"{kind.name}: {ours} of {len(some)} clips have other samples"
 
     def read(row: int) -> Any:
@@ -167,7 +171,7 @@ def measure_kind(record: Record, folder: Path, kind: Kind, files: int, rounds: i
         return soundfile.read(path, frames, start, dtype="float32", always_2d=True)[0]
 
     with quiet():
-        theirs, most = count_differing(read, some)
+        theirs, most = count_differing(read, some, wholes)
     note = f"soundfile: {theirs} of {len(some)} clips differ from a decode from the start"
     note += f" by up to {most:.1g}" * bool(theirs)
     for how, keeps_open in (("files kept open", True), ("opened for each clip", False)):

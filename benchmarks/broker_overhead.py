@@ -1,4 +1,4 @@
-"""python -m benchmarks.broker_overhead [--seconds 20]: what a broker costs that serves eight jobs.
+"""python -m benchmarks.broker_overhead [--seconds 8]: what a broker costs that serves eight jobs.
 
 Eight processes step as loaders do, report what goes up and down by a tenth, and hold leases. The
 processor time of the broker is by its own clock, as a part of one core; beside it what
@@ -26,7 +26,8 @@ from .contender import ROOT
 from .record import Record, Row
 
 JOBS = 8
-SECONDS = 20.0
+SECONDS = 8.0
+"""More than a period of what the jobs report."""
 CORE_MAX = 0.5
 """Per cent of a core."""
 STEP_US_MAX = 3.0

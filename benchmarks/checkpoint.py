@@ -354,7 +354,7 @@ def main() -> None:
             record.rows += beside_loop.measure(raw, state, folder, max(3, rounds // 2))
         record.rows.append(ranks_write_once(state, folder))
         state.clear()
-        record.rows += dlio_workloads(raw, folder, 0.001 if quick else 0.01)
+        record.rows += dlio_workloads(raw, folder, 0.001 if quick else 0.003)
     command.finish(record)
 
 

@@ -7,7 +7,8 @@ decord and OpenCV, each in a process of its own (`clip_rivals`), by the clock, t
 a bare loop in C over packets in memory, with the libraries that PyAV has (`floors/clips_floor.c`);
 there clips are denser. A loader is measured over its epochs, as a training has it, from the second
 on; another row is the time to a new loader's first batch. "Nothing kept" decodes every
-clip in each epoch. All frames of all are compared with those that PyAV decodes from start to end.
+clip in each epoch. All frames of a loader's first epoch are compared with those that PyAV decodes
+from start to end, and each rival's first clips with the loader's.
 Then from an object store 20 ms away and from slow storage, where rivals seek or read whole films,
 of ten seconds and of three minutes; what a bare loop over packets in memory does beside the same
 rival is the most that anybody could reach here, where two cores decode. Bytes read as emulated
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import os
 import shutil
 import subprocess
@@ -29,7 +31,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -64,7 +66,9 @@ class Kind(NamedTuple):
     """A kind of films: what is encoded, and how many of them and frames of each there are.
 
     stride:  of the clips beside rivals.
-    dense:   of the clips beside the bare loop: epochs of several seconds.
+    dense:   of the clips beside the bare loop: for epochs of a second or more. 7 has no divisor in
+             common with distances of keyframes, so that clips begin anywhere between them.
+    rivals:  those that are tried.
     """
 
     name: str
@@ -75,6 +79,7 @@ class Kind(NamedTuple):
     frames: int = 300
     stride: int = FRAMES
     dense: int = FRAMES
+    rivals: tuple[str, ...] = RIVALS
 
     @property
     def budget(self) -> penstock.Budget:
@@ -87,16 +92,24 @@ class Kind(NamedTuple):
 
 
 SMALL = [
-    Kind(f"256 x 256, keyframes every {keys}", 256, keys, dense=dense)
-    for keys, dense in ((8, 4), (30, 5), (250, 10))
+    Kind(f"256 x 256, keyframes every {keys}", 256, keys, stride=stride, dense=dense)
+    for keys, stride, dense in ((8, 16, 7), (30, 16, 7), (250, 24, 16))
 ]
+# torchcodec won with all kinds in six records. With these, decord and OpenCV had 0.2 to 0.9 of its
+# rate.
+FEW = RIVALS[:2]
 LARGE = [
-    Kind(f"1080p, keyframes every {keys}", 1080, keys, films=1, stride=24) for keys in (8, 30, 250)
+    Kind(f"1080p, keyframes every {keys}", 1080, keys, films=1, stride=24, dense=24, rivals=FEW)
+    for keys in (8, 30, 250)
 ]
 LONG = Kind(
-    "256 x 256, keyframes every 30, of 3 minutes", 256, 30, films=4, frames=5400, stride=160
+    *("256 x 256, keyframes every 30, of 3 minutes", 256, 30),
+    films=4,
+    frames=5400,
+    stride=160,
+    rivals=FEW,
 )
-AV1 = Kind("256 x 256, AV1, keyframes every 2", 256, 2, "libsvtav1", films=8, dense=3)
+AV1 = Kind("256 x 256, AV1, keyframes every 2", 256, 2, "libsvtav1", films=8, dense=7)
 
 
 # -- films -----------------------------------------------------------------------------------------
@@ -163,34 +176,25 @@ Taken = tuple[float, float]
 """Seconds by the clock, and of processors."""
 
 
-class Pass(NamedTuple):
-    """One epoch of a loader: its time, the numbers of its clips, sums of their frames if asked."""
+class Kept(NamedTuple):
+    """A loader that keeps no frames, and whose first epoch is over.
 
-    taken: Taken
+    run:      times one more epoch, of the same clips in the same order.
+    numbers:  of these clips.
+    sums:     of their frames in the first epoch, if asked for.
+    """
+
+    run: Callable[[], Taken]
     numbers: list[int]
     sums: list[int]
 
 
-def run_loader(data: Any, seed: int, sums: bool = False, **options: Any) -> Pass:
-    """One epoch of a new loader: nothing is read or decoded for a later one."""
-    numbers: list[int] = []
-    found: list[int] = []
-    began = time.perf_counter(), time.process_time()
-    with penstock.Loader(data, options.pop("batch", 16), seed=seed, **options) as loader:
-        for got in loader:
-            numbers += got.ids.tolist()
-            if sums:
-                found += [zlib.crc32(np.ascontiguousarray(clip)) for clip in got["frames"]]
-        taken = time.perf_counter() - began[0], time.process_time() - began[1]
-        return Pass(taken, numbers, found)
-
-
 @contextmanager
 def keep_loader(
-    data: Any, seed: int, batch: int, budget: penstock.Budget = NOTHING
-) -> Iterator[Callable[[], Taken]]:
-    """Yield what times an epoch of one loader that keeps no frames: each is of the same clips, in
-    the same order. The first is over."""
+    data: Any, seed: int, batch: int = 16, budget: penstock.Budget = NOTHING, sums: bool = False
+) -> Iterator[Kept]:
+    numbers: list[int] = []
+    found: list[int] = []
     with penstock.Loader(data, batch, seed=seed, budget=budget) as loader:
 
         def run() -> Taken:
@@ -200,23 +204,26 @@ def keep_loader(
                 pass
             return time.perf_counter() - began[0], time.process_time() - began[1]
 
-        run()
-        yield run
+        for got in loader:
+            numbers += got.ids.tolist()
+            if sums:
+                found += [zlib.crc32(np.ascontiguousarray(clip)) for clip in got["frames"]]
+        yield Kept(run, numbers, found)
 
 
-def time_start(data: Any, seed: int, **options: Any) -> float:
+def time_start(data: Any, seed: int, batch: int, budget: penstock.Budget) -> float:
     """Seconds from a new loader to its first batch."""
     began = time.perf_counter()
-    with penstock.Loader(data, options.pop("batch", 16), seed=seed, **options) as loader:
+    with penstock.Loader(data, batch, seed=seed, budget=budget) as loader:
         next(iter(loader))
         return time.perf_counter() - began
 
 
 class Rival:
-    """Another reader, in its process. `absent` says why there is none."""
+    """Another reader, in its process, which starts meanwhile."""
 
     def __init__(self, name: str, how: str = "") -> None:
-        self.name, self.absent = f"{name}, {how}" if how else name, ""
+        self.name = f"{name}, {how}" if how else name
         paths = os.pathsep.join(filter(None, [str(ROOT), *sys.path, str(LIBRARIES)]))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.clip_rivals", f"{name}:{how}"],
@@ -227,8 +234,11 @@ class Rival:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        said = self._read()
-        self.version, self.absent = said.get("ready", ""), said.get("absent", "")
+
+    @cached_property
+    def start(self) -> dict[str, str]:
+        """Its version as "ready", or as "absent" why there is none."""
+        return self._read()
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -240,6 +250,8 @@ class Rival:
 
     def run(self, clips: Sequence[Any], sums: bool = False) -> dict[str, Any]:
         """Decode clips: seconds and sums, or how it failed."""
+        if absent := self.start.get("absent"):
+            return {"failed": absent}
         assert self._process.stdin is not None
         try:
             print(json.dumps({"clips": clips, "sums": sums}), file=self._process.stdin, flush=True)
@@ -254,6 +266,7 @@ class Rival:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
+        self._process.kill()  # it holds nothing that its end would keep, and that takes a second
         self._process.wait()
 
 
@@ -345,14 +358,15 @@ def write_packets(data: Any, numbers: Sequence[int], path: Path) -> str:
 def sum_pieces(data: Any, numbers: Sequence[int]) -> int:
     """The sum of the bare loop, of frames decoded here."""
     total, at, clip = 0, -1, None
+    weights = np.arange(1, 252, dtype=np.uint64)
     for place, _, rows in list_pieces(data, numbers):
         if place != at:
             at, clip, done = place, data[numbers[place]]["frames"], 0
         assert clip is not None
         pixels = clip[done : done + len(rows)].reshape(-1)
         done += len(rows)
-        weights = np.arange(len(pixels), dtype=np.uint64) % 251 + 1
-        total += int((pixels * weights).sum())
+        columns = np.pad(pixels, (0, -len(pixels) % 251)).reshape(-1, 251)
+        total += int(columns.sum(0, dtype=np.uint64) @ weights)
     return total % 2**64
 
 
@@ -409,19 +423,19 @@ def try_rivals(
     sums: Sequence[int],
     cool: Callable[[], object] = lambda: None,
 ) -> list[tuple[float, Rival]]:
-    """Let each decode the clips once, and compare its frames; fastest first.
+    """Let each decode the first quarter of the clips, and compare its frames; fastest first.
 
-    cool:  called before the pass that is timed.
+    cool:  called before each pass: one that compares, and one that is timed.
     """
     able = []
+    few = clips[: max(8, len(clips) // 4)]
     for rival in rivals:
-        answer = {"failed": rival.absent} if rival.absent else rival.run(clips, True)
-        note = answer.get("failed", "")
-        if not note and answer["sums"] != list(sums):
-            differing = sum(a != b for a, b in zip(answer["sums"], sums, strict=True))
-            note = f"{differing} of {len(sums)} clips have other pixels"
         cool()
-        few = clips[: max(12, len(clips) // 4)]
+        answer = rival.run(few, True)
+        note = answer.get("failed", "")
+        if not note and (differing := sum(map(operator.ne, answer["sums"], sums))):
+            note = f"{differing} of {len(few)} clips have other pixels"
+        cool()
         rate = None if "failed" in answer else len(few) / rival.run(few)["seconds"]
         bench.add(f"{where}: {rival.name}", rate, "clips/s", note=note)
         if rate:
@@ -447,54 +461,50 @@ def check_frames(data: Any, numbers: Sequence[int], sums: Sequence[int]) -> None
 
 def measure_kind(bench: Bench, kind: Kind) -> None:
     """Clips from local files; rivals start anew, as torchcodec's memory grows from kind to kind."""
-    with start_rivals() as rivals:
+    with start_rivals(names=kind.rivals) as rivals:
+        where = write_films(bench.folder, kind)
+        batch = 16 if kind.size < 1080 else 2
+        _measure_local(bench, kind, where, batch, rivals)
         bench.record.configuration["rivals"] = {
-            one.name: one.version or one.absent for one in rivals
+            one.name: " ".join(one.start.values()) for one in rivals
         }
-        _measure_local(bench, kind, rivals)
+    _measure_floor(bench, kind, where, batch)
 
 
-def _measure_local(bench: Bench, kind: Kind, rivals: Sequence[Rival]) -> None:
-    where = write_films(bench.folder, kind)
-    data = open_clips(where, min(bench.films, kind.films))
-    run = partial(run_loader, data, bench.seed, batch=16 if kind.size < 1080 else 2)
-    _, numbers, sums = run(sums=True)
-    check_frames(data, numbers, sums)
-    clips = list_clips(data, numbers, str(where))
-    able = try_rivals(bench, kind.name, rivals, clips, sums)
-
-    if able:
-        best = able[0][1]
-        name = f"{kind.name}, exact, nothing kept / best of the others, 2 threads"
-
-        def theirs() -> Taken:
-            return best.time(clips)
-
-        with keep_loader(data, bench.seed, run.keywords["batch"], kind.budget) as kept:
-            bench.race(name, kept, theirs, len(numbers), 1.0, best.name)
-    _measure_floor(bench, kind, where, run.keywords["batch"])
+def _measure_local(
+    bench: Bench, kind: Kind, where: Path, batch: int, rivals: Sequence[Rival]
+) -> None:
+    data = open_clips(where, min(bench.films, kind.films), kind.stride)
+    with keep_loader(data, bench.seed, batch, kind.budget, sums=True) as kept:
+        check_frames(data, kept.numbers, kept.sums)
+        clips = list_clips(data, kept.numbers, str(where))
+        if able := try_rivals(bench, kind.name, rivals, clips, kept.sums):
+            best = able[0][1]
+            name = f"{kind.name}, exact, nothing kept / best of the others, 2 threads"
+            bench.race(name, kept.run, lambda: best.time(clips), len(clips), 1.0, best.name)
 
 
 def _measure_floor(bench: Bench, kind: Kind, where: Path, batch: int) -> None:
     """Clips beside the bare loop over their packets, and what starting a loader costs once."""
     name = f"{kind.name}, exact, nothing kept / a bare C loop"
     data = open_clips(where, min(bench.films, kind.films), kind.dense)
-    how: dict[str, Any] = {"seed": bench.seed, "batch": batch, "budget": kind.budget}
-    numbers = run_loader(data, **how).numbers
-    starts = [time_start(data, **how) for _ in range(bench.rounds)]
-    note = f"of {batch} clips; all of the epoch's {len(numbers):,} are in the rows below"
+    starts = [time_start(data, bench.seed, batch, kind.budget) for _ in range(bench.rounds)]
+    note = f"of {batch} clips; all of the epoch's {len(data):,} are in the rows below"
     bench.add(f"{kind.name}: a new loader's first batch", 1e3 * median(starts), "ms", note=note)
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        keep_loader(data, bench.seed, batch, kind.budget) as kept,
+    ):
+        numbers = kept.numbers
         try:
-            some = Floor(data, numbers[:64], Path(folder))
+            some = Floor(data, numbers[: 4 * batch], Path(folder))
         except RuntimeError as error:
             bench.add(name, None, "clips/s", note=str(error))
             return
-        some.check(data, numbers[:64])
+        some.check(data, numbers[: 4 * batch])
         some.close()
         floor = Floor(data, numbers, Path(folder))
-        with keep_loader(data, bench.seed, batch, kind.budget) as ours:
-            bench.race(name, ours, lambda: floor.run("skip")[0], len(numbers), 0.95)
+        bench.race(name, kept.run, lambda: floor.run("skip")[0], len(numbers), 0.95)
         floor.close()
 
 
@@ -507,19 +517,24 @@ def measure_index(bench: Bench, films: int) -> None:
             os.link(made[number % len(made)], Path(folder, f"{number:05}.mp4"))
         open_clips(folder)
         taken = []
-        for _ in range(bench.rounds):
+        for _ in range(3):
             began = time.perf_counter()
             open_clips(folder)
             taken.append(time.perf_counter() - began)
         bench.add(f"index of {films:,} films, warm", median(taken), "s", most=3.0)
-        total = sum(made[number % len(made)].stat().st_size for number in range(films))
-        if missing := emulation.usable():
-            bench.add("index: bytes read", None, "% of the files", note=missing)
-            return
-        with emulation.Shared() as storage:
-            open_clips(storage.mount(folder, direct=True).path)
-            read = 100 * storage.counters()["bytes"] / total
-        bench.add("index: bytes read", read, "% of the files", most=1.0)
+    if missing := emulation.usable():
+        bench.add("index: bytes read", None, "% of the files", note=missing)
+        return
+    with emulation.Shared() as storage:  # of each film once, as links are of the same bytes
+        open_clips(storage.mount(where, direct=True).path)
+        read = 100 * storage.counters()["bytes"] / sum(film.stat().st_size for film in made)
+    bench.add("index: bytes read", read, "% of the files", most=1.0)
+
+
+def sum_groups(data: Any, numbers: Sequence[int]) -> int:
+    """Bytes of the groups of each of these clips."""
+    layout = data.index.layouts[0]
+    return int(layout.lengths(layout.find_pairs(np.array(numbers))[1]).sum())
 
 
 def measure_bytes(bench: Bench, kind: Kind, rivals: Sequence[Rival]) -> None:
@@ -533,16 +548,15 @@ def measure_bytes(bench: Bench, kind: Kind, rivals: Sequence[Rival]) -> None:
         base = storage.mount(where, direct=True).path
         data = open_clips(base, bench.films)
         storage.reset()
-        numbers = run_loader(data, bench.seed, budget=NOTHING).numbers
-        read = storage.counters()["bytes"]
-        layout = data.index.layouts[0]
-        _, groups = layout.find_pairs(np.array(numbers))
-        wanted = int(layout.lengths(groups).sum())
+        with keep_loader(data, bench.seed) as kept:
+            numbers, read = kept.numbers, storage.counters()["bytes"]
+        wanted = sum_groups(data, numbers)
         bench.add(name, read / wanted, "", most=1.05, note=f"{wanted / len(numbers):,.0f} bytes")
-        clips = list_clips(data, numbers, base)
+        few = numbers[:24]  # of which rivals, who take clip by clip, read as much each
+        clips, wanted = list_clips(data, few, base), sum_groups(data, few)
         for rival in rivals:
             storage.reset()
-            answer = {"failed": rival.absent} if rival.absent else rival.run(clips)
+            answer = rival.run(clips)
             value = None if "failed" in answer else storage.counters()["bytes"] / wanted
             bench.add(f"{name}, {rival.name}", value, "", note=answer.get("failed", ""))
 
@@ -605,19 +619,19 @@ def _measure_far(
     count:  bytes that storage has given since `cool`, to check that each pass reads its clips.
     """
     cool()
-    _, numbers, sums = run_loader(data, bench.seed, sums=True, budget=NOTHING)
-    is_web = "://" in base
-    names = ("torchcodec", "PyAV") if is_web else RIVALS
-    clips = list_clips(data, numbers, base)
-    with start_rivals(*(("seeks", "reads whole films") if is_web else ()), names=names) as rivals:
-        able = []
-        for rival in rivals:
-            cool()
-            able += try_rivals(bench, name, [rival], clips, sums, cool)
+    # Over HTTP, PyAV had 0.4 to 0.9 of torchcodec's rate in three records.
+    hows, names = (("seeks", "reads whole films"), FEW[:1]) if "://" in base else ((), kind.rivals)
+    with (
+        start_rivals(*hows, names=names) as rivals,
+        keep_loader(data, bench.seed, sums=True) as kept,
+    ):
+        numbers = kept.numbers
+        clips = list_clips(data, numbers, base)
+        able = try_rivals(bench, name, rivals, clips, kept.sums, cool)
         if not able:
             bench.add(name, None, "clips/s", target=target, note="no rival reads this")
             return
-        best = max(able, key=lambda one: one[0])[1]
+        best = able[0][1]
         layout = data.index.layouts[0]
         least = int(layout.lengths(np.unique(layout.find_pairs(np.array(numbers))[1])).sum())
         given: dict[str, list[int]] = {"ours": [], "theirs": []}
@@ -634,8 +648,7 @@ def _measure_far(
             return run("theirs", lambda: best.time(clips))
 
         full = f"{name}, exact, nothing kept / best of the others, 2 threads"
-        with keep_loader(data, bench.seed, 16) as kept:
-            bench.race(full, lambda: run("ours", kept), theirs, len(numbers), target, best.name)
+        bench.race(full, lambda: run("ours", kept.run), theirs, len(numbers), target, best.name)
         bench.record.raw[full]["bytes"] = given
         near = open_clips(bench.folder / kind.folder, min(bench.films, kind.films), kind.stride)
         with tempfile.TemporaryDirectory() as folder:

@@ -18,11 +18,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -48,11 +49,18 @@ HOSTS, BATCH, LARGE_BATCH = 4, 32, 256
 EPOCHS, MANY_EPOCHS = 3, 7
 """Epochs of a run; and where they are short, or what chance brings is to be averaged."""
 STEP_MS = 5.0
-WORKERS = (1, 2, 4)
-"""The workers of a rank's DataLoader."""
+WORKERS = (2, 4)
+"""Workers of a rank's DataLoader, of which the best is held against; one takes 1.4 times as long as
+two."""
+PAGED_WORKERS = 0
+"""The best number where files are in the page cache: one or two take seven times as long."""
+PAGED_EPOCHS = 3
+"""Epochs of a turn there: they are short."""
 AWAY_MS = (0.5, 5, 20)
-AWAY_SAMPLES, AWAY_HOSTS, AWAY_WORKERS = 4_096, 2, (4, 8)
-"""Storage of any bandwidth, so many milliseconds away."""
+"""Latencies of storage that is far away and has no limit of bandwidth."""
+AWAY_SAMPLES, AWAY_HOSTS = 4_096, 2
+AWAY_WORKERS = 8
+"""The best number where storage is far away: four take 1.2 to 1.8 times as long."""
 CHUNK_BYTES = 1 << 20
 SPARE_BYTES = 2 << 20
 """The spare bytes of a host's cache that is to hold its share for sure."""
@@ -62,13 +70,18 @@ OF_STRIDED, TOLERANCE = 6, 1.1
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Samples of the data set, and how often the timed contenders take turns."""
+    """Samples of the data set, and how often the timed contenders take turns.
+
+    stall_samples:  an epoch's first batch is waited for longest, so that the stall of a step is
+                    less the longer epochs are.
+    """
 
     samples: int
+    stall_samples: int
     turns: int
 
 
-FULL, QUICK = Scale(32_768, 3), Scale(8_192, 1)
+FULL, QUICK = Scale(16_384, 32_768, 5), Scale(8_192, 8_192, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +149,9 @@ class Epoch:
         )
 
 
+Read = Callable[[int], list[Epoch]]
+
+
 class Bench:
     """Jobs over one file, all of which must deliver all its samples in each epoch."""
 
@@ -155,22 +171,34 @@ class Bench:
         self.raw: dict[str, Any] = {}
 
     def run(self, job: Job, epochs: int = EPOCHS) -> list[Epoch]:
-        """A fresh job; starting its processes and telling them of each other is not timed."""
-        say(f"{job.label}: ...")
-        found = []
-        with Fleet(self.way(job)) as fleet:
-            fleet.open(self.paths_of(job))
-            before: dict[str, int] = {}
-            for number in range(epochs):
+        """Epochs of a fresh job."""
+        with self.started(job) as read:
+            return read(epochs)
+
+    @contextmanager
+    def started(self, job: Job) -> Iterator[Read]:
+        """Ranks that read so many more epochs with each call; starting their processes and telling
+        them of each other is not timed."""
+        before: dict[str, int] = {}
+
+        def read(epochs: int) -> list[Epoch]:
+            nonlocal before
+            found = []
+            say(f"{job.label}: ...")
+            for _ in range(epochs):
                 self.storage.reset()
                 done = fleet.pass_()
                 self.check(job, done)
                 totals = totals_of(done.answers)
                 found.append(epoch_of(done, self.storage.counters(), before, totals))
                 before = totals
-                say(f"  epoch {number}: {found[-1]}")
-        self.raw.setdefault(job.label, []).append([asdict(each) for each in found])
-        return found
+                say(f"  {found[-1]}")
+            self.raw.setdefault(job.label, []).append([asdict(each) for each in found])
+            return found
+
+        with Fleet(self.way(job)) as fleet:
+            fleet.open(self.paths_of(job))
+            yield read
 
     def way(self, job: Job, module: str = "cluster_rank") -> Way:
         """The way its ranks are started, which are those of this module."""
@@ -209,7 +237,7 @@ class Bench:
         def read(host: int) -> int:
             at, end = (self.bytes * k // HOSTS for k in (host, host + 1))
             file = os.open(self.paths[host], os.O_RDONLY)
-            buffer = memoryview(bytearray(CHUNK_BYTES))
+            buffer = memoryview(mmap.mmap(-1, CHUNK_BYTES))
             try:
                 while at < end:
                     at += os.preadv(file, [buffer[: end - at]], at)
@@ -367,14 +395,20 @@ def storage_rows(bench: Bench) -> list[Row]:
 
 def turns(bench: Bench, count: int) -> tuple[list[Row], list[Epoch]]:
     """Bare sequential readers, penstock and the DataLoader one after the other, several times."""
-    workers, best = find_workers(bench, HOSTS, WORKERS)
-    bare, ours, theirs = [], [], []
-    for _ in range(count):
-        bare.append(bench.sequential())
-        ours.append(bench.run(Job(), MANY_EPOCHS))
-        theirs.append(bench.run(Job("torch", workers=workers)))
+    bare, ours, torch = [], [], []
+    with ExitStack() as stack:
+        # The DataLoaders stay: their processes start slowly, and use nothing between their epochs.
+        jobs = {workers: Job("torch", workers=workers) for workers in WORKERS}
+        loaders = {each: stack.enter_context(bench.started(job)) for each, job in jobs.items()}
+        rates = {workers: read(1)[0].rate_per_s for workers, read in loaders.items()}
+        workers = max(rates, key=rates.__getitem__)
+        for _ in range(count):
+            bare.append(bench.sequential())
+            ours.append(bench.run(Job(), MANY_EPOCHS))
+            torch.append(loaders[workers](1)[0].rate_per_s)
+    best = f"{workers} workers a rank, the best of {', '.join(map(str, WORKERS))}"
     first = [epochs[0].rate_per_s for epochs in ours]
-    warm, torch = ([find_warm_rate(epochs) for epochs in each] for each in (ours, theirs))
+    warm = [find_rate(epochs[1:]) for epochs in ours]
     rows = [
         at_least(
             "first epoch / bare sequential readers",
@@ -388,17 +422,9 @@ def turns(bench: Bench, count: int) -> tuple[list[Row], list[Epoch]]:
     return rows, ours[-1]
 
 
-def find_warm_rate(epochs: Sequence[Epoch]) -> float:
-    """The median rate of the epochs behind the first."""
-    return median(epoch.rate_per_s for epoch in epochs[1:])
-
-
-def find_workers(bench: Bench, hosts: int, choices: Sequence[int]) -> tuple[int, str]:
-    """The best number of workers of a rank's DataLoader, and a note on it."""
-    jobs = {workers: Job("torch", hosts=hosts, workers=workers) for workers in choices}
-    rates = {each: bench.run(job, epochs=1)[0].rate_per_s for each, job in jobs.items()}
-    best = max(rates, key=rates.__getitem__)
-    return best, f"{best} workers a rank, the best of {', '.join(map(str, choices))}"
+def find_rate(epochs: Sequence[Epoch]) -> float:
+    """The median rate of epochs."""
+    return median(epoch.rate_per_s for epoch in epochs)
 
 
 def away_rows(path: Path, seed: int, count: int) -> Iterator[Row]:
@@ -407,32 +433,38 @@ def away_rows(path: Path, seed: int, count: int) -> Iterator[Row]:
     make_warm(path)
     with emulation.Shared(calibrate=True) as storage:
         bench = Bench(path, storage, seed)
-        for away_ms in AWAY_MS:
-            storage.set(read_ns=away_ms * 1e6, meta_ns=away_ms * 1e6)
-            workers, note = find_workers(bench, AWAY_HOSTS, AWAY_WORKERS)
-            ours = [bench.run(Job(hosts=AWAY_HOSTS), 1)[0].rate_per_s for _ in range(count)]
-            theirs = bench.run(Job("torch", hosts=AWAY_HOSTS, workers=workers), count)
-            rates = [epoch.rate_per_s for epoch in theirs]
-            name = f"first epoch, storage {away_ms:g} ms away / DataLoader"
-            note = f"{AWAY_HOSTS} hosts, samples of {RECORD_BYTES:,} bytes; {note}"
-            yield at_least(name, ours, "samples/s", rates, 2, note)
+        with bench.started(Job("torch", hosts=AWAY_HOSTS, workers=AWAY_WORKERS)) as torch:
+            torch(1)
+            for away_ms in AWAY_MS:
+                storage.set(read_ns=away_ms * 1e6, meta_ns=away_ms * 1e6)
+                ours, theirs = [], []
+                for _ in range(count):
+                    ours.append(bench.run(Job(hosts=AWAY_HOSTS), 1)[0].rate_per_s)
+                    theirs.append(torch(1)[0].rate_per_s)
+                name = f"first epoch, storage {away_ms:g} ms away / DataLoader"
+                note = f"{AWAY_HOSTS} hosts, samples of {RECORD_BYTES:,} bytes; "
+                note += f"{AWAY_WORKERS} workers a rank"
+                yield at_least(name, ours, "samples/s", theirs, 2, note)
 
 
 def paged_rows(path: Path, seed: int, ours: Sequence[Epoch]) -> Iterator[Row]:
     """Warm epochs where all of the data is in each host's page cache; of penstock's caches, too,
     which have a quarter of that memory and ask each other.
 
-    ours:  epochs of `Job()`, of the same data.
+    ours:  warm epochs of `Job()`, of the same data.
     """
     with emulation.Shared(read_ns=READ_NS, meta_ns=READ_NS, calibrate=True) as storage:
         bench = Bench(path, storage, seed, keeps_pages=True)
         bench.fill_pages()
-        workers, note = find_workers(bench, HOSTS, (0, 1, 2))
-        paged = bench.run(Job(kept=0, assignment="strided"), MANY_EPOCHS)
-        theirs = bench.run(Job("torch", workers=workers), MANY_EPOCHS)
-        rates, others, floors = (
-            [epoch.rate_per_s for epoch in epochs[1:]] for epochs in (paged, ours, theirs)
-        )
+        job, other = Job(kept=0, assignment="strided"), Job("torch", workers=PAGED_WORKERS)
+        rates, floors = [], []
+        with bench.started(job) as read, bench.started(other) as torch:
+            read(1), torch(1)
+            for _ in ours:
+                rates.append(find_rate(read(PAGED_EPOCHS)))
+                floors.append(find_rate(torch(PAGED_EPOCHS)))
+        note = f"{PAGED_WORKERS} workers a rank"
+        others = [epoch.rate_per_s for epoch in ours]
         name = "warm epochs / DataLoader, both from each host's page cache"
         yield at_least(name, rates, "samples/s", floors, 1, f"{note}; penstock without a cache")
         name = "warm epochs with caches of a quarter each / DataLoader from each host's page cache"
@@ -460,7 +492,7 @@ def moved_rows(bench: Bench, main: Sequence[Epoch]) -> list[Row]:
 
 def strided_row(bench: Bench, torch_per_s: float) -> Row:
     """The gain by the caches where ranks keep the samples that a DistributedSampler deals them."""
-    epochs = bench.run(Job(assignment="strided"))
+    epochs = bench.run(Job(assignment="strided"), MANY_EPOCHS)
     rates = [epoch.rate_per_s for epoch in epochs[1:]]
     note = f"{epochs[-1].local:.0%} of the bytes are local, the others are encrypted"
     name = "warm epochs, strided / DataLoader"
@@ -468,9 +500,10 @@ def strided_row(bench: Bench, torch_per_s: float) -> Row:
     return at_least(name, rates, "samples/s", theirs, OF_STRIDED, note)
 
 
-def stall_row(bench: Bench) -> Row:
+def stall_row(path: Path, seed: int) -> Row:
     """Waiting for batches beside computing."""
-    epochs = bench.run(Job(step_ms=STEP_MS), MANY_EPOCHS)[1:]
+    with emulated(path, seed) as bench:
+        epochs = bench.run(Job(step_ms=STEP_MS), MANY_EPOCHS)[1:]
     parts = [100 * epoch.stall_s / (STEP_MS / 1e3) for epoch in epochs]
     part = median(parts)
     note = (
@@ -513,17 +546,18 @@ def raced_rows(name: str, options: argparse.Namespace, record: Record) -> list[R
 
 @contextmanager
 def emulated(path: Path, seed: int) -> Iterator[Bench]:
-    """The storage, mounted once for each host."""
+    """The storage, mounted once for each host; the page cache plays its memory."""
+    make_warm(path)
     with emulation.Shared(
         read_ns=READ_NS, meta_ns=READ_NS, bytes_per_s=BYTES_PER_S, calibrate=True
     ) as storage:
         yield Bench(path, storage, seed)
 
 
-def measure(bench: Bench, away: Path, record: Record, scale: Scale) -> None:
+def measure(bench: Bench, records: Callable[[int], Path], record: Record, scale: Scale) -> None:
     """All rows of the emulated cluster.
 
-    away:  the smaller file for storage that is far away.
+    records:  makes a file of so many samples.
     """
     record.raw["jobs"] = bench.raw
 
@@ -539,9 +573,9 @@ def measure(bench: Bench, away: Path, record: Record, scale: Scale) -> None:
         lambda: storage_rows(bench),
         lambda: moved_rows(bench, main),
         lambda: [strided_row(bench, torch_per_s)],
-        lambda: [stall_row(bench)],
-        lambda: [*paged_rows(bench.path, bench.seed, main)],
-        lambda: [*away_rows(away, bench.seed, scale.turns)],
+        lambda: [stall_row(records(scale.stall_samples), bench.seed)],
+        lambda: [*paged_rows(bench.path, bench.seed, main[1:])],
+        lambda: [*away_rows(records(AWAY_SAMPLES), bench.seed, scale.turns)],
     ]
     for part in parts:
         add(part())
@@ -559,13 +593,13 @@ def main() -> None:
     record = Record("cluster" + "-quick" * options.quick, options.seed, vars(options))
     record.configuration |= asdict(scale)
     record.configuration["overshoot_ns"] = emulation.overshoot_ns()
-    sizes = replace(Sizes.quick(), records=scale.samples)
-    corpora = Corpora(Path(options.data).resolve(), sizes, options.seed)
-    path = corpora.records(RECORD_BYTES)
-    few = replace(corpora, sizes=replace(sizes, records=AWAY_SAMPLES))
-    make_warm(path)  # it plays the storage's memory
-    with emulated(path, options.seed) as bench:
-        measure(bench, few.records(RECORD_BYTES), record, scale)
+
+    def records(samples: int) -> Path:
+        sizes = replace(Sizes.quick(), records=samples)
+        return Corpora(Path(options.data).resolve(), sizes, options.seed).records(RECORD_BYTES)
+
+    with emulated(records(scale.samples), options.seed) as bench:
+        measure(bench, records, record, scale)
     record.rows += dealing_rows(record)
     build_floors()
     for name in ("tiers", "peers"):

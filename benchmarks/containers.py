@@ -103,7 +103,8 @@ def write_recordio(source: Path, record_bytes: int, to: Path) -> None:
     magic = struct.pack("<I", 0xCED7230A)
     with to.open("wb") as out:
         for record in records_of(source, record_bytes):
-            cuts = [at for at in range(0, len(record), 4) if record[at : at + 4] == magic]
+            words = range(0, len(record), 4) if magic in record else ()
+            cuts = [at for at in words if record[at : at + 4] == magic]
             starts = [0, *(at + 4 for at in cuts)]
             parts = [record[a:b] for a, b in zip(starts, [*cuts, len(record)], strict=True)]
             for number, part in enumerate(parts):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -27,10 +28,14 @@ class ContenderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The start of a contender, and the label under which it is recorded."""
+    """The start of a contender, and the label under which it is recorded.
+
+    environment:  of its processes; None for this one's.
+    """
 
     label: str
     command: tuple[str, ...]
+    environment: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class Contender:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=ROOT,
+            env=candidate.environment,
             start_new_session=True,
         )
         self._idle_since: tuple[float, float] | None = None

@@ -7,8 +7,8 @@ shards, against other libraries, and at 10^5 shards.
 * Tasks of an index of 10 GB of tar (80 files, of holes of 100 kB between headers, and of members of
   4 KiB in memory) and of the tokens of 256 MB of JSON lines (the web's lengths, by tiktoken), each
   done by two workers of an engine that has started and has imported penstock.
-* Plan, work and commit of the index of one file of 20 GB, on a local pool of eight workers, against
-  eight files with as many bytes in all: tar, and JSON lines of 1 MiB. All are sparse.
+* Plan, work and commit of the index of one file, on a local pool of eight workers, against eight
+  files with as many bytes in all: 20 GB of tar, and 10 GB of JSON lines of 1 MiB. All are sparse.
 * Plan, work and commit of the tokens of 120 MB of JSON lines on a local pool that is started for
   it, against `datatrove` and `litdata.optimize` (benchmarks/token_rivals.py).
 * Plan, work and commit of an index of 100,000 tars of two samples (`--shards`), on a local pool,
@@ -191,18 +191,21 @@ def compare_cut(record: Record, folder: Path, size: int, rounds: int) -> None:
     """Rows of the index of one file against that of shards of as many bytes."""
     with make_engine("local", CUT_WORKERS)() as pool:
         sparse_tars = partial(write_tars, member_bytes=MEMBER_BYTES, sparse=True)
-        for kind, write in (("tar", sparse_tars), ("jsonl", write_long_lines)):
-            places = [folder / f"cut-{kind}-{files}" for files in (1, CUT_WORKERS)]
+        for kind, write, amount in (
+            ("tar", sparse_tars, size),
+            ("jsonl", write_long_lines, size // 2),  # half: holes of text are read
+        ):
+            name = f"index of one .{kind}, {amount / 1e9:g} GB / {CUT_WORKERS} shards"
+            places = [folder / f"cut-{kind}-{amount}-{files}" for files in (1, CUT_WORKERS)]
             for place, files in zip(places, (1, CUT_WORKERS), strict=True):
                 if not place.exists():
-                    write(place, size, files)
+                    write(place, amount, files)
             times: list[list[float]] = [[], []]
             tasks = [0, 0]
             for turn in count_turns(rounds + 1, lambda: [divide_pairs(*times)]):  # noqa: B023
                 for side in (0, 1) if turn % 2 else (1, 0):
                     seconds, tasks[side] = make_index(places[side], kind, pool)
                     times[side] += [seconds] if turn else []
-            name = f"index of one .{kind}, {size / 1e9:g} GB / {CUT_WORKERS} shards"
             note = f"{tasks[0]} tasks, {CUT_WORKERS} workers; floor: shards, {tasks[1]} tasks"
             record.rows.append(time_row(name, *times, WANTED_CUT, note))
             record.raw[name] = {"seconds": times}
@@ -318,7 +321,7 @@ def main() -> None:
         size = options.tokens_mb
         few_lines, lines = write_lines(20, 2), write_lines(size, 1)
         first = plan_work("tokenize", few_lines, folder / "first-tokens-work", **settings)
-        plan = plan_work("tokenize", lines, folder / "tokens-work", **settings)
+        plan = plan_work("tokenize", lines, folder / f"tokens-{size}-work", **settings)
         measure(compare, f"tokenize / JSON lines, {size // scale} MB", plan, few, first)
     if "rivals" in parts:
         measure(compare_rivals, write_lines(80, 2), tokenizer, few)

@@ -30,6 +30,8 @@ from .pairing import bootstrap_interval, count_turns
 from .record import Record, Row
 
 SEED = 3
+ROW_S = 2.5
+"""Seconds for the turns of a row; there are 30 rows."""
 
 
 class Items(Dataset[Any]):
@@ -89,9 +91,9 @@ class Work(NamedTuple):
 
 
 WORK = {
-    "rows": Work(make_rows, 20_000, 64),
-    "numpy4k": Work(make_numpy, 20_000, 64),
-    "dicts": Work(make_dicts, 20_000, 64),
+    "rows": Work(make_rows, 12_000, 64),
+    "numpy4k": Work(make_numpy, 12_000, 64),
+    "dicts": Work(make_dicts, 12_000, 64),
     "decode": Work(make_decoding, 200, 8),
     "large": Work(make_large, 256, 8),
 }
@@ -161,7 +163,7 @@ def compare(name: str, work: Work, workers: int, shuffle: bool, pairs: int, reco
         both = zip(taken["torch"], taken["penstock"], strict=True)
         return [[theirs.seconds / ours.seconds for theirs, ours in both]]
 
-    for turn in count_turns(pairs, list_ratios):
+    for turn in count_turns(pairs, list_ratios, ROW_S):
         order = [("penstock", ours), ("torch", theirs)]
         for label, loader in order if turn % 2 else order[::-1]:
             taken[label].append(walk(loader, list_pids(loader)))

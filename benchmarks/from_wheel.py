@@ -1,40 +1,39 @@
-"""The wheel that users install beside the build of this tree: the quick benchmarks, from both.
+"""The wheel that users install beside the build of this tree, block by block.
 
-    python -m benchmarks.from_wheel dist/penstock-....whl [--turns 2]
+    python -m benchmarks.from_wheel dist/penstock-....whl [--photos FOLDER] [--only jpeg text]
 
-`benchmarks`, `benchmarks.images` and `benchmarks.text` run with `--quick`, in turns, with the
-modules of the wheel and with those of the editable install; so do the processes that they start.
-A row is the wheel's rate, held against this tree's. Record: benchmarks/results/wheel.json.
+penstock's contender of each race of `benchmarks`, and some loops of `image_folder`, `images` and
+`text`, start with the modules of the wheel and with those of the editable install; the two live at
+once, take turns, and have to give the same samples. A row is the wheel's rate, held against this
+tree's. Record: benchmarks/results/wheel.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from . import record as records
+from .__main__ import finish
 from .contender import ROOT
-from .pairing import bootstrap_interval
-from .record import Record, Row, table
+from .corpus import Corpora, Sizes, make_warm
+from .image_folder import write_folders
+from .images import make_photographs
+from .pairing import Pairs
+from .race import Effort, run_race
+from .record import Record
+from .suite import Race, Reference, baseline, races
+from .text import write_web_lines
 
-STUDIES = {
-    "bench-quick": "benchmarks --record bench-quick --only penstock,floor,torch",
-    "images-quick": "benchmarks.images",
-    "text-quick": "benchmarks.text",
-}
-"""Records, and the commands that write them; other rivals would tell the same rate of penstock
-again."""
 WANTED = 0.95
-RATES = ("/s",)
-"""How the units end of which more is better."""
+PAIRS = Pairs(8, 8, seconds_max=20, row_s=12)
+# The file that is read past the page cache is so small that eight turns take no longer.
+SIZES = replace(Sizes.quick(), cold=4_096)
+PHOTOGRAPHS = 300
 CUSTOMIZE = """
 import sys
 sys.meta_path[:] = [
@@ -43,69 +42,79 @@ sys.meta_path[:] = [
     if "penstock" not in str(getattr(finder, "known_source_files", ""))
 ]
 sys.path.insert(0, {site!r})
-import penstock
-assert penstock.__file__.startswith({site!r}), penstock.__file__
+import penstock, penstock._core
+for module in (penstock, penstock._core):
+    if not module.__file__.startswith({site!r}):
+        sys.exit(f"{{module.__file__}} is not the wheel's")
 """
-"""Run as an interpreter starts: the editable install's finder would come first."""
+"""Run as an interpreter starts: the editable install's finder would come first. What is raised
+there is printed and forgotten, but for an exit."""
 
 
-def run_study(name: str, study: str, site: Path | None) -> dict[str, Row]:
-    """Run a study, of this tree or of the modules in a folder; its rows by name."""
-    environment = dict(os.environ)
-    if site is not None:
-        paths = [str(site / "start"), os.environ.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = ":".join(filter(None, paths))
-    command = [sys.executable, "-m", *study.split(), "--quick"]
-    subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
-    path = records.RESULTS / f"{name}.json"
-    found = json.loads(path.read_text())["rows"]
-    path.unlink()
-    return {row["name"]: Row(**row) for row in found}
+def list_races(corpora: Corpora, photographs: Path) -> list[Race]:
+    """Races of penstock's contenders; the data of the README's figures are among them."""
+    web = write_web_lines(corpora.folder, 100_000_000)
+    values = corpora.lmdb(12_000, 20_000)
+    loops = "penstock_loops"
+    return [
+        *races(corpora),
+        make_race("lmdb", "penstock_loader", values, kind="files", batch=256),
+        # Before the next but one makes the index of positions, which this would use.
+        make_race("ImageFolder, four lines", loops, photographs, kind="folder", batch=64),
+        make_race("R, photos, no index", loops, photographs, kind="crops", batch=1),
+        make_race("R, photos, index", loops, photographs, kind="positions", batch=1),
+        make_race("text", loops, web, kind="texts", batch=256, workers=2),
+        make_race("index of lines", loops, web, kind="lines", batch=1),
+    ]
 
 
-def compare(name: str, study: str, site: Path, turns: int) -> tuple[list[Row], dict[str, Any]]:
-    """The rows of one study."""
-    taken: dict[str, list[dict[str, Row]]] = {"wheel": [], "tree": []}
-    for turn in range(turns):
-        for side in ("wheel", "tree") if turn % 2 else ("tree", "wheel"):
-            taken[side].append(run_study(name, study, site if side == "wheel" else None))
-    rows, raw = [], {}
-    for row in taken["tree"][0].values():
-        if not row.unit.endswith(RATES) or row.value is None:
-            continue
-        pairs = [
-            (wheel[row.name].value, tree[row.name].value)
-            for wheel, tree in zip(taken["wheel"], taken["tree"], strict=True)
-        ]
-        whole = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
-        ratios = [ours / theirs for ours, theirs in whole]
-        low, high = bootstrap_interval(ratios, 0)
-        ratio = median(ratios)
-        ours, theirs = (median(side) for side in zip(*whole, strict=True))
-        title = f"{name.removesuffix('-quick')}: {row.name}"
-        rows.append(Row(title, ours, row.unit, theirs, ratio, WANTED, ratio >= WANTED, low, high))
-        raw[title] = {"values": pairs}
-    return rows, raw
+def make_race(name: str, module: str, path: Path, **options: Any) -> Race:
+    """A race over a path, warm, of one contender."""
+    return Race(
+        name,
+        lambda: path,
+        make_warm,
+        lambda: baseline(module, "defaults", path=path, **options),
+        (),
+    )
+
+
+def pair_builds(race: Race, site: Path) -> Race:
+    """The same with the wheel's modules in a folder against this tree's."""
+    paths = [str(site / "start"), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": ":".join(filter(None, paths))}
+    return replace(
+        race,
+        subject=lambda: replace(race.subject(), environment=environment),
+        references=(Reference("tree", "tree", lambda: [race.subject()], WANTED),),
+    )
 
 
 def main() -> None:
     """Print the rows, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheel", type=Path)
-    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--photos", type=Path, help="folder of JPEG; by default synthetic ones")
+    parser.add_argument("--only", nargs="+", metavar="ROW", help="these alone; no full record")
     options = parser.parse_args()
-    record = Record("wheel", 0, {"wheel": options.wheel.name, "turns": options.turns})
+    source = options.photos or make_photographs(True)
+    name = "wheel-partial" if options.only else "wheel"
+    record = Record(name, 1, {"wheel": options.wheel.name, "photos": source.name})
+    effort = Effort(PAIRS, PAIRS, candidates_max=1)
     with tempfile.TemporaryDirectory() as folder:
-        site = Path(folder)
+        site, photographs = Path(folder, "site"), Path(folder, "photographs")
         with zipfile.ZipFile(options.wheel) as archive:
             archive.extractall(site)
         (site / "start").mkdir()
         (site / "start" / "sitecustomize.py").write_text(CUSTOMIZE.format(site=str(site)))
-        for name, study in STUDIES.items():
-            rows, record.raw[name] = compare(name, study, site, options.turns)
-            record.rows += rows
-            print(table(rows), flush=True)
-            record.write()
+        write_folders(source, photographs, PHOTOGRAPHS)
+        for race in list_races(Corpora(ROOT / "bench-data", SIZES, record.seed), photographs):
+            if not options.only or race.name in options.only:
+                result = run_race(pair_builds(race, site), effort, frozenset(), record.seed)
+                record.rows += result.rows
+                record.raw[race.name] = result.raw
+                record.write()
+    finish(record)
 
 
 if __name__ == "__main__":

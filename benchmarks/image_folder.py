@@ -1,6 +1,6 @@
 """python -m benchmarks.image_folder [--quick] [--photos FOLDER] [--wheel WHEEL]: a whole epoch.
 
-1,000 photographs in class folders, RandomResizedCrop(224), a flip, normalised float32, batches of
+640 photographs in class folders, RandomResizedCrop(224), a flip, normalised float32, batches of
 64: torch's DataLoader over torchvision's ImageFolder with two workers, against the same script with
 one import changed, with the four lines of `from_torchvision`, and these with positions; and other
 loaders at the same work. Each contender is a process of its own; pairs take turns, and an epoch
@@ -572,7 +572,8 @@ def main() -> None:
     from .__main__ import finish
     from .images import make_photographs
 
-    count, rounds = (256, 3) if options.quick else (1000, 9)
+    # Whole batches, and as many for each worker.
+    count, rounds = (256, 3) if options.quick else (640, 9)
     source = (options.photos or make_photographs(options.quick)).resolve()
     configuration = {"images": count, "rounds": rounds, "wheel": str(options.wheel or "")}
     configuration |= {"torchvision": getattr(find_torchvision(), "__version__", "absent: Pillow")}
@@ -591,7 +592,7 @@ def main() -> None:
             rows += penstock_rows((plain, indexed), place / "site", rounds)
         rows += rival_rows(plain, rounds)
         rows.append(explain_row(plain))
-        rows += difference_rows(source, 300)
+        rows += difference_rows(source, 100)
     for row, raw in rows:
         record.rows.append(row)
         if raw is not None:

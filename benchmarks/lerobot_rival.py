@@ -1,8 +1,9 @@
 """python -m benchmarks.lerobot_rival: LeRobot's own dataset, in a process of its own, for
 `benchmarks.lerobot`.
 
-It reads {"path", "deltas", "workers", "samples", "ids"} and answers {"seconds", "samples"}: from
-the first batch of 32 of a shuffled DataLoader on; or, with ids, {"sums"} of these samples' values.
+It reads lines of {"path", "deltas", "workers", "samples", "ids"} and answers each, in a new process
+that has imported all, by {"seconds", "samples"}: from the first batch of 32 of a shuffled
+DataLoader on; or, with ids, by {"sums"} of these samples' values.
 """
 
 from __future__ import annotations
@@ -44,12 +45,20 @@ def _import_lerobot() -> Any:
 
 def main() -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    asked = json.loads(sys.stdin.read())
     try:
         made = _import_lerobot()
     except ImportError as error:
-        print(json.dumps({"absent": f"LeRobot is not there ({error})"}))
+        print(json.dumps({"absent": f"LeRobot is not there ({error})"}), flush=True)
         return
+    for line in sys.stdin:
+        if (child := os.fork()) == 0:
+            print(json.dumps(_answer(made, json.loads(line))), flush=True)
+            os._exit(0)  # not waiting for workers
+        if os.waitpid(child, 0)[1]:
+            return
+
+
+def _answer(made: Any, asked: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     data = made(
@@ -59,10 +68,7 @@ def main() -> None:
         video_backend="torchcodec",
     )
     if asked.get("ids"):
-        print(
-            json.dumps({"sums": [sum_values(data[one], asked["deltas"]) for one in asked["ids"]]})
-        )
-        return
+        return {"sums": [sum_values(data[one], asked["deltas"]) for one in asked["ids"]]}
     workers = asked["workers"]
     options = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
     torch.manual_seed(0)
@@ -76,8 +82,7 @@ def main() -> None:
         samples += len(batch["index"])
         if samples >= asked["samples"]:
             break
-    print(json.dumps({"seconds": time.perf_counter() - began, "samples": samples}), flush=True)
-    os._exit(0)  # not waiting for workers
+    return {"seconds": time.perf_counter() - began, "samples": samples}
 
 
 def sum_values(sample: Any, deltas: Any) -> int:

@@ -29,11 +29,15 @@ ROW_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """A number of pairs: as wanted, fewer (down to `least`) when they would take too long."""
+    """A number of pairs: as wanted, fewer (down to `least`) when they would take too long.
+
+    row_s:  see `count_turns`.
+    """
 
     wanted: int
     least: int
     seconds_max: float
+    row_s: float = ROW_S
 
     def count(self, pair_seconds: float) -> int:
         affordable = int(self.seconds_max / max(pair_seconds, 1e-9))
@@ -114,7 +118,8 @@ def compare(
     }
     pair_seconds = subject_s * epochs[id(subject)] + reference_s * epochs[id(reference)]
     comparison = Comparison([])
-    for turn in count_turns(pairs.count(pair_seconds), lambda: [comparison.ratios]):
+    turns = count_turns(pairs.count(pair_seconds), lambda: [comparison.ratios], pairs.row_s)
+    for turn in turns:
         first, second = (subject, reference) if turn % 2 == 0 else (reference, subject)
         blocks = {id(one): one.measure(epochs[id(one)]) for one in (first, second)}
         comparison.pairs.append((blocks[id(subject)], blocks[id(reference)]))

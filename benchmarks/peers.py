@@ -1,11 +1,11 @@
 """python -m benchmarks.peers [--quick]: samples from another process, against a bare loop.
 
 Messages of 1 MiB over TCP on the loopback, encrypted by CURVE, 32 in flight: penstock's peer
-against pyzmq with the same sockets. A fetch asks for eight keys of 1 MiB, as much as a loader asks
-for at once; for one of them; and for 16 keys of 64 KiB and 256 of 4 KiB, which go to places of
-their own, as those of a bare loop do, and for information beside one that moves whole messages.
-Then the same between two ranks of MPI, against a bare loop of Get, where mpi4py and mpiexec are
-there. CPU time is that of both processes, where mpiexec lets them be seen.
+against pyzmq with the same sockets. A fetch asks for eight keys of 1 MiB, as a loader does, for one
+of them, for 16 keys of 64 KiB, or for 256 of 4 KiB; the bare loop moves the same keys. Short ones
+come together, and each goes to a place of its own. The same between two ranks of MPI, against a
+bare loop of Get, if mpi4py and mpiexec are there. CPU time is that of both processes, if mpiexec
+lets them be seen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from penstock import limits
@@ -40,63 +40,51 @@ SHAPES: dict[str, dict[str, int]] = {
 """Bytes of a key, and of a fetch."""
 
 
-def list_floors(
-    what: str, fetches: dict[str, int], bare: Callable[[dict[str, int]], Candidate]
-) -> tuple[Reference, ...]:
-    """Bare loops: of the same keys, and of whole messages."""
-    size = {"record_bytes": fetches["record_bytes"]}
-    same = Reference("floor", f"floor: {what}, the same keys", lambda: [bare(size)], RATIO)
-    whole = Reference("floor", f"floor: {what}", lambda: [bare({})])
-    return (
-        (same, whole) if size["record_bytes"] < MESSAGE_BYTES else (replace(whole, target=RATIO),)
-    )
-
-
-def race(name: str, fetches: dict[str, int], count: int) -> Race:
-    """Fetches over ZeroMQ."""
-    shape = {"path": "/", "batch": BATCH, "count": count}
+def race(
+    name: str,
+    fetches: dict[str, int],
+    count: int,
+    ours: Callable[..., Candidate],
+    rival: str,
+    bare: Callable[..., Candidate],
+) -> Race:
+    """Fetches of some shape, against a bare loop that moves the same keys."""
+    size = fetches["record_bytes"]
+    shape = {"batch": BATCH, "count": count, "record_bytes": size}
+    title = f"floor: {rival}" + ", the same keys" * (size < MESSAGE_BYTES)
     return Race(
         name,
         lambda: Path("/"),
         lambda _: None,
-        lambda: baseline("peer_fetches", "default", **fetches, **shape),
-        list_floors(
-            "bare pyzmq", fetches, lambda size: baseline("peer_loop", FLIGHT, **size, **shape)
-        ),
-    )
-
-
-def mpi_race(name: str, fetches: dict[str, int], count: int) -> Race:
-    """The same by MPI."""
-    shape = {"batch": BATCH, "count": count}
-    return Race(
-        name,
-        lambda: Path("/"),
-        lambda _: None,
-        lambda: ranks("peer_fetches", "mpi", "default", **fetches, **shape),
-        list_floors(
-            "bare MPI Get", fetches, lambda size: ranks("mpi_loop", "", FLIGHT, **size, **shape)
-        ),
+        lambda: ours("default", path="/", **shape | fetches),
+        (Reference("floor", title, lambda: [bare(FLIGHT, path="/", **shape)], RATIO),),
     )
 
 
 def ranks(module: str, word: str, label: str, **options: object) -> Candidate:
-    """A contender in Python, of two ranks."""
+    """A contender in Python, of two ranks of MPI."""
     start = (*launch(), "-n", "2", sys.executable, "-m", f"benchmarks.baselines.{module}")
-    return Candidate(label, (*start, *word.split(), *words({"path": "/", **options})))
+    return Candidate(label, (*start, *word.split(), *words(options)))
 
 
 def messages_of(options: argparse.Namespace) -> int:
-    return 128 if options.quick else 512
+    return 128 if options.quick else 256
 
 
 def races(options: argparse.Namespace) -> list[Race]:
     """The races of this benchmark, also for `benchmarks.cluster`."""
     count = messages_of(options)
-    found = [race(f"peers{name}", fetches, count) for name, fetches in SHAPES.items()]
+    ways = {
+        "peers": (partial(baseline, "peer_fetches"), "bare pyzmq", partial(baseline, "peer_loop"))
+    }
     if launch():
-        found += [mpi_race(f"mpi{name}", fetches, count) for name, fetches in SHAPES.items()]
-    return found
+        ours, bare = partial(ranks, "peer_fetches", "mpi"), partial(ranks, "mpi_loop", "")
+        ways["mpi"] = ours, "bare MPI Get", bare
+    return [
+        race(f"{way}{name}", fetches, count, *contenders)
+        for way, contenders in ways.items()
+        for name, fetches in SHAPES.items()
+    ]
 
 
 def main() -> None:

@@ -25,6 +25,9 @@ _worth = 1e-3
 """Part by which a pattern must be better: it is for jobs as given, a rule follows them."""
 
 
+Outcomes = tuple[tuple[Rule, ScheduleOutcome], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Outcomes of the rules and of the pattern, and the winner.
@@ -38,7 +41,7 @@ class Comparison:
 
     winner: Pattern | Rule
     reason: str
-    rules: tuple[tuple[Rule, ScheduleOutcome], ...]
+    rules: Outcomes
     pattern: Pattern | None
     bounds: ScheduleOutcome
 
@@ -48,18 +51,21 @@ def compare(
     bandwidth: float,
     objective: Objective = "efficiency",
     rules: Sequence[Rule] = RULES,
+    outcomes: Outcomes = (),
 ) -> Comparison:
     """Compare PerSched with online rules by one objective; between equal rules the other decides.
 
     Rules are simulated, patterns computed. A pattern wins where it is better than every rule by
     more than 0.1 %: a rule needs no plan, and goes on where jobs drift, come or leave. Seconds for
     ten jobs, as `plan_periodic`.
+
+    outcomes:  of the rules, if they have been simulated for these jobs, as by the other objective.
     """
     require_jobs(jobs, bandwidth)
     check_choice("objective", objective, get_args(Objective))
     if not rules:
         raise UsageError("rules is empty: give one Rule or more")
-    outcomes = tuple((rule, simulate(jobs, bandwidth, rule)) for rule in rules)
+    outcomes = outcomes or tuple((rule, simulate(jobs, bandwidth, rule)) for rule in rules)
     other: Objective = "dilation" if objective == "efficiency" else "efficiency"
     rule, best = max(
         outcomes,

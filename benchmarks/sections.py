@@ -173,8 +173,8 @@ are held against reading and decoding the same batches alone.""",
         """clips of 16 frames of films in H.264 (keyframes every 8, 30, 250) and AV1 (every 2), in
 an exact shuffle, two threads: against the best of torchcodec, PyAV, decord and OpenCV on the same
 clips in the same order, each in a process of its own, and against a loop in C over packets in
-memory, with the same FFmpeg. All frames are compared with a decode from each film's start.
-"Nothing kept": every clip is decoded, as rivals do.""",
+memory, with the same FFmpeg. Our frames are compared with a decode from each film's start, and a
+quarter of the others' with ours. "Nothing kept": every clip is decoded, as rivals do.""",
         {"^index|bytes read a clip|memory / budget": AT_MOST},
     ),
     Section(
@@ -198,9 +198,10 @@ torchcodec and the best number of workers.""",
         "make bench-engines",
         """two started workers of each engine on the same tasks: an index of sparse tars
 and tokens by tiktoken; the ratio is the local pool's time to the engine's. One sparse file of 20 GB
-against eight of as many bytes: plan, work and commit on a pool of eight workers. Tokens against
-datatrove's local executor and `litdata.optimize`: all with two processes that the clock sees start,
-and threads within `tokenizers` where a rival is faster with them; the tokens are compared. Shards
+(JSON lines: 10) against eight of as many bytes: plan, work and commit on a pool of eight workers.
+Tokens against datatrove's local executor and `litdata.optimize`: all with two processes that the
+clock sees start, and threads within `tokenizers` where a rival is faster with them; the tokens are
+compared. Shards
 are tars of two samples.""",
     ),
     Section(
@@ -214,9 +215,10 @@ the first batch takes after others that are skipped.""",
     Section(
         "wheel",
         "From the wheel",
-        "make figures WHEEL=dist/WHEEL",
-        """the quick benchmarks with the modules of the wheel that users install, held against the
-build of this tree, in turns.""",
+        "make figures WHEEL=dist/WHEEL PHOTOS=FOLDER",
+        """penstock of the wheel that users install beside the build of this tree, both alive and in
+turns, over the kinds of data that the README names, crops of photographs, texts and an index of
+lines.""",
     ),
     Section(
         "sizes",
@@ -278,7 +280,7 @@ target.""",
         "shuffling",
         "Arrays in random order",
         "make bench-shuffling",
-        """`penstock.order.shuffle` of 2^26 numbers of 8 bytes on two threads; rows `processors`
+        """`penstock.order.shuffle` of 2^25 numbers of 8 bytes on two threads; rows `processors`
 count the processor time of all threads. The record names the function as it was called then.""",
     ),
     Section(
@@ -356,7 +358,7 @@ program over libjpeg-turbo.""",
         "image-folder",
         "Photographs: a whole epoch of ImageFolder",
         "make bench-images ARGS='--photos FOLDER' WHEEL=dist/WHEEL",
-        """1,000 photographs in class folders, RandomResizedCrop(224), a flip, normalised float32,
+        """640 photographs in class folders, RandomResizedCrop(224), a flip, normalised float32,
 batches of 64, two workers or threads: torch's DataLoader over torchvision's ImageFolder, and the
 same script with penstock. Pairs take turns, each contender in a process of its own; "CPU" is the
 processor time of all its processes. "four lines" are those of docs/images/torchvision.md.

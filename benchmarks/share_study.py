@@ -14,7 +14,7 @@ import argparse
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,24 @@ from penstock.sharing.job_state import JobProfile, predict
 
 HOST = Resources(cores=32, bytes_per_s=1.5e9)
 
+
+class Case(NamedTuple):
+    """What is divided for, the part of an even split that each job keeps, and the gain that was
+    published."""
+
+    objective: Objective
+    floors: float
+    published: float | None = None
+
+
+CASES = (
+    Case("samples", 0.0, 30.7),
+    Case("utilisation", 0.0, 24.3),
+    Case("makespan", 0.0),
+    Case("samples", 1.0),
+    Case("utilisation", 1.0, 14.5),
+    Case("makespan", 1.0),
+)
 
 Rates = np.ndarray
 """Samples/s of each job of a mix."""
@@ -128,16 +146,10 @@ def row(name: str, value: float, unit: str, published: float | None = None) -> d
     return {"name": name, "value": float(value), "unit": unit, "published": published}
 
 
-def gain_rows(drawn: list[list[JobProfile]], evens: list[Rates]) -> list[dict[str, Any]]:
+def gain_rows(
+    drawn: list[list[JobProfile]], evens: list[Rates], cases: Sequence[Case] = CASES
+) -> list[dict[str, Any]]:
     """The optimum over the even split, and whom it starves without floors."""
-    cases: tuple[tuple[Objective, float, float | None], ...] = (
-        ("samples", 0.0, 30.7),
-        ("utilisation", 0.0, 24.3),
-        ("makespan", 0.0, None),
-        ("samples", 1.0, None),
-        ("utilisation", 1.0, 14.5),
-        ("makespan", 1.0, None),
-    )
     starving = {"utilisation": 59.0}
     rows = []
     for objective, floors, published in cases:

@@ -81,7 +81,7 @@ def rows(raw: dict[str, list[float]]) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bits", type=int, default=26, help="2^bits elements of 8 bytes")
+    parser.add_argument("--bits", type=int, default=25, help="2^bits elements of 8 bytes")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()

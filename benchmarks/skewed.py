@@ -3,7 +3,7 @@
     python -m benchmarks.skewed [--pairs 5]
 
 Decoding takes 2 ms of a processor in the mean, by four distributions. Between two batches of 16 a
-step is slept that two cores can just keep supplied; an epoch is 64 steps. All use two cores: a
+step is slept that two cores can just keep supplied; an epoch is 48 steps. All use two cores: a
 `Loader` in exact order; torch's DataLoader with two workers, in order and with `in_order=False`,
 each at the better of two depths of prefetch; and two threads that hand over whatever is ready
 first, as MinatoLoader does (arXiv 2509.10712), eight batches ahead. Contenders take turns. The
@@ -33,7 +33,7 @@ from .pairing import bootstrap_interval, count_turns
 from .record import Record, Row, table
 
 SEED = 5
-BATCH, STEPS, CORES = 16, 64, 2
+BATCH, STEPS, CORES = 16, 48, 2
 COUNT = BATCH * STEPS
 MEAN_S = 2e-3
 STEP_S = 1.15 * BATCH * MEAN_S / CORES

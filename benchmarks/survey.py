@@ -75,8 +75,8 @@ def main() -> None:
     acts: list[tuple[str, Callable[[], object], int]] = [
         ("open with the saved index", partial(penstock.open, tree), 5),
         ("version of the index", lambda: penstock.open(tree).index.version, 5),
-        ("survey of all files", probe, 5),
-        ("floor: os.stat of all files", partial(stat_all, paths), 5),
+        ("survey of all files", probe, 3),
+        ("floor: os.stat of all files", partial(stat_all, paths), 3),
         ("epoch without a cache", partial(read_all, dataset), 3),
     ]
     for what, act, repeats in acts:

@@ -78,13 +78,13 @@ def test_a_full_disk_leaves_a_study_out(
 def test_computed_studies_run_side_by_side(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Timed studies come first, and alone; of the others, two run at a time."""
+    """They come first, two at a time; those that are timed run alone."""
     names = ["a", "b", "timed", "c"]
     studies = [Study(name, "json.tool nothing", 1.0, is_timed=name == "timed") for name in names]
     run_studies(studies, {}, results)
     words = [line.replace(":", " ").split() for line in capsys.readouterr().out.splitlines()]
     begun = [line[1] for line in words if line[0].startswith("[")]
-    assert begun == ["timed", "a", "b", "c"]
+    assert begun == ["a", "b", "c", "timed"]
     assert [line[0] for line in words].index("a") > [line[1] for line in words].index("b")
 
 

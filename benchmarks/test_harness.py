@@ -136,6 +136,15 @@ def test_the_fastest_candidate_is_paired_and_judged() -> None:
     assert row.met is True
 
 
+def test_a_contender_has_the_environment_of_its_candidate() -> None:
+    """Two builds of one program can be paired."""
+    code = SERVE.format(seconds=0, count=8).replace("{}", "dict(os.environ)")
+    candidate = Candidate("other", (sys.executable, "-c", code), {**os.environ, "BUILD": "other"})
+    with Contender(candidate) as other, Contender(replace(candidate, environment=None)) as own:
+        assert other.about["BUILD"] == "other"
+        assert "BUILD" not in own.about
+
+
 def test_other_data_has_no_result() -> None:
     """A contender that delivers other samples than the floor is a row with an error."""
     subject = contender("subject", count=9)

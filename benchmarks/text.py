@@ -69,6 +69,16 @@ def write_lines(path: Path, size: int, lengths: Callable[[np.random.Generator], 
     return path
 
 
+def write_web_lines(folder: Path, size: int) -> Path:
+    """A file of about that size with documents of the web's lengths, made if it is not there."""
+    mean = np.log(WEB_MEDIAN)
+    return write_lines(
+        folder / f"web-{size}.jsonl",
+        size,
+        lambda random: TOKEN_BYTES * random.lognormal(mean, WEB_SIGMA),
+    )
+
+
 def take_turns(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> list[list[Any]]:
     """What both took, pair by pair: so many rounds, and more until the seconds are settled, which
     are all that was measured, or the first of it."""
@@ -318,11 +328,7 @@ def main() -> None:
         name = f"index / lines of {line_bytes:,} B"
         row, record.raw[name] = index_row(path, name, target, rounds, options.seed)
         record.rows.append(row)
-    web = write_lines(
-        folder / f"web-{size // 4}.jsonl",
-        size // 4,
-        lambda random: TOKEN_BYTES * random.lognormal(np.log(WEB_MEDIAN), WEB_SIGMA),
-    )
+    web = write_web_lines(folder, size // 4)
     rows, record.raw["text"] = text_rows(web, folder / "datasets-cache", rounds, options.seed)
     record.rows += rows
     record.rows += memory_rows(folder, 10**6 if options.quick else 10**8)

@@ -44,12 +44,12 @@ def draw_texts(size: int) -> list[str]:
     draw = np.random.default_rng(1)
     lengths = draw.integers(2, 12, WORDS)
     words = ["".join(map(chr, draw.integers(97, 123, n))) for n in lengths]
-    shares = 1 / np.arange(1, WORDS + 1)
+    until = np.cumsum(1 / np.arange(1, WORDS + 1))
     texts: list[str] = []
     while size > 0:
         wanted = TOKEN_BYTES * draw.lognormal(np.log(WEB_MEDIAN), WEB_SIGMA)
         count = max(1, min(int(wanted / 6), 100_000))
-        chosen = draw.choice(WORDS, count, p=shares / shares.sum())
+        chosen = np.searchsorted(until, until[-1] * draw.random(count), side="right")
         texts.append(" ".join(words[i] for i in chosen))
         size -= len(texts[-1])
     return texts
@@ -93,7 +93,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(options.data).resolve() / "tokenizing"
     folder.mkdir(parents=True, exist_ok=True)
-    size, rounds = (4_000_000, 3) if options.quick else (32_000_000, 5)
+    size, rounds = (4_000_000, 3) if options.quick else (20_000_000, 5)
     record = Record(
         "tokenizing-quick" if options.quick else "tokenizing", options.seed, vars(options)
     )

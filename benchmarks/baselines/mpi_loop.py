@@ -1,8 +1,8 @@
-"""Messages of 1 MiB by bare MPI Get: rank 0 gets them out of the memory of rank 1, many in flight.
+"""Messages of 1 MiB by bare MPI Get: rank 0 gets them from the memory of rank 1, 32 in flight.
 
-Or its records, each to a place of its own, with --record-bytes. Started by mpiexec -n 2. The window
-is one that MPI has allocated, which is the fastest there is: ranks of one host share its memory,
-and rank 1 has nothing to do. Nothing is checked.
+With --record-bytes it gets records of that size, and puts each in a place of its own. Started by
+mpiexec -n 2. MPI allocates the memory of the window, which is the fastest way there is: ranks of
+one host then share it, and rank 1 has nothing to do. Nothing is checked.
 """
 
 from __future__ import annotations

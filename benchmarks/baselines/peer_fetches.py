@@ -88,8 +88,8 @@ def over_mpi() -> None:
         serve(lambda options: (fetching(peer, options), {"mpi": str(MPI.get_vendor())}))
     else:
         flat = source().reshape(-1)
-        while not peer.counters()["gone"]:
-            for request in peer.step(10 * SECOND_NS).requests:
+        while not peer.counters()["gone"]:  # nothing wakes a wait when the other leaves
+            for request in peer.step(SECOND_NS // 10).requests:
                 answer(peer, request, flat)
     peer.close()
 

@@ -12,13 +12,13 @@ namespace floors {
 // the floor's reader.
 class Ring {
  public:
-  Ring(std::size_t buffers, std::size_t bytes) : buffers_(buffers) {
-    for (auto& buffer : buffers_) buffer.assign(bytes, 1);
+  Ring(std::size_t buffers, std::size_t bytes) {
+    while (buffers_.size() < buffers) buffers_.emplace_back(bytes);
   }
   std::uint8_t* next() { return buffers_[turn_++ % buffers_.size()].data(); }
 
  private:
-  std::vector<std::vector<std::uint8_t>> buffers_;
+  std::vector<Pages> buffers_;
   std::size_t turn_ = 0;
 };
 

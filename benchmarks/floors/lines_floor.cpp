@@ -8,7 +8,8 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <vector>
+
+#include "protocol.hpp"
 
 namespace {
 
@@ -20,11 +21,11 @@ std::int64_t processor_ns() {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-std::uint64_t count_lines(int file, std::vector<char>& block) {
+std::uint64_t count_lines(int file, char* block) {
   std::uint64_t lines = 0;
   ::off_t at = 0;
-  for (::ssize_t n = 0; (n = ::pread(file, block.data(), block.size(), at)) > 0; at += n) {
-    const char* p = block.data();
+  for (::ssize_t n = 0; (n = ::pread(file, block, block_bytes, at)) > 0; at += n) {
+    const char* p = block;
     const char* const end = p + n;
     while (p < end) {
       const void* found = std::memchr(p, '\n', static_cast<std::size_t>(end - p));
@@ -42,10 +43,10 @@ int main(int count, char** arguments) {
   if (count != 2) return 2;
   const int file = ::open(arguments[1], O_RDONLY | O_CLOEXEC);
   if (file < 0) return 1;
-  std::vector<char> block(block_bytes);
+  floors::Pages block(block_bytes);
   while (std::getchar() == '\n') {
     const std::int64_t began = processor_ns();
-    const std::uint64_t lines = count_lines(file, block);
+    const std::uint64_t lines = count_lines(file, reinterpret_cast<char*>(block.data()));
     std::printf("%llu %lld\n", static_cast<unsigned long long>(lines),
                 static_cast<long long>(processor_ns() - began));
     std::fflush(stdout);

@@ -48,8 +48,8 @@ int main(int argc, char** argv) {
     std::int64_t longest = 0;
     for (const Extent& extent : extents) longest = std::max(longest, extent.length);
     constexpr std::size_t recycled = 64;  // rows of each thread: a batch has to go somewhere
-    std::vector<std::vector<std::uint8_t>> rows(depth);
-    for (auto& each : rows) each.assign(recycled * static_cast<std::size_t>(longest), 1);
+    std::vector<floors::Pages> rows;
+    while (rows.size() < depth) rows.emplace_back(recycled * static_cast<std::size_t>(longest));
 
     int file = -1;
     std::puts("{}");

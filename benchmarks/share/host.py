@@ -21,13 +21,13 @@ from benchmarks.corpus import Corpora, make_warm
 from benchmarks.emulation import Mount, Shared
 from penstock.sharing.allocation import Resources
 from penstock.sharing.job_state import JobProfile, Share
+from penstock.sharing.lease import steps_ahead
 
 from .work import KINDS, Job
 
 READAHEAD_S = 0.5
-"""Seconds of bytes at its rate that a job may have read ahead: a change is seen that much later."""
-READAHEAD_STEPS_MIN = 3
-"""And at least so many steps: with fewer, nobody reads while a step is decoded."""
+"""Seconds of bytes at its rate that a job may have read ahead, and at least the steps that a lease
+leaves it: a change is seen that much later."""
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
@@ -47,7 +47,7 @@ def budget_of(job: Job, share: Share) -> dict[str, Any]:
     return {
         "cores": max(LEAST_CORES, share.workers),
         "bytes_per_s": rate,
-        "readahead_bytes": max(READAHEAD_STEPS_MIN * job.step_bytes, int(rate * READAHEAD_S)),
+        "readahead_bytes": max(steps_ahead * job.step_bytes, int(rate * READAHEAD_S)),
     }
 
 
@@ -198,6 +198,7 @@ class Site:
         self.mount: Mount = storage.mount(corpora.folder, direct=True)
         self._folder = tempfile.TemporaryDirectory(prefix="share-")
         self.socket = Path(self._folder.name) / "broker.sock"
+        self._warm: set[Path] = set()
 
     def path(self, job: Job) -> Path:
         """Below the mount; what plays the storage's disk is in memory."""
@@ -205,8 +206,11 @@ class Site:
         return Path(self.mount.path) / made.name
 
     def warm(self, jobs: Sequence[Job]) -> None:
-        for made in {KINDS[job.kind].made for job in jobs}:
-            make_warm(made(self.corpora))
+        """Bring the data of jobs into memory, once."""
+        paths = {KINDS[job.kind].made(self.corpora) for job in jobs}
+        for path in paths - self._warm:
+            make_warm(path)
+        self._warm |= paths
 
     def start(self, jobs: Sequence[Job]) -> Host:
         """Processes that wait to be told to go, with nothing limited. Where there is a broker at
