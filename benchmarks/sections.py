@@ -200,7 +200,7 @@ torchcodec and the best number of workers.""",
 and tokens by tiktoken; the ratio is the local pool's time to the engine's. One sparse file of 20 GB
 (JSON lines: 10) against eight of as many bytes: plan, work and commit on a pool of eight workers.
 Tokens against datatrove's local executor and `litdata.optimize`: all with two processes that the
-clock sees start, and threads within `tokenizers` where a rival is faster with them; the tokens are
+clock sees start, rivals with threads within `tokenizers`, as they are faster; the tokens are
 compared. Shards
 are tars of two samples.""",
     ),

@@ -138,15 +138,14 @@ def race_tokens(
     run = partial(time_tokens, data=data, tokenizer=tokenizer, folder=folder, workers=workers)
     digests, threads, notes = set(), {}, {}
     for name in CONTENDERS:
+        # Rivals were slower without threads of `tokenizers` in each record.
+        threaded = not name.startswith("penstock")
         try:
-            firsts = {}
-            for setting in (False,) if name.startswith("penstock") else (False, True):
-                firsts[setting], digest = run(name, threads=setting)
-                digests.add(digest)
+            digests.add(run(name, threads=threaded)[1])
         except ImportError as error:
             notes[name] = f"not measured: {error}"
             continue
-        threads[name] = min(firsts, key=firsts.__getitem__)
+        threads[name] = threaded
         notes[name] = f"{workers} workers, threads {'on' if threads[name] else 'off'}"
     assert len(digests) == 1, "tokens differ"
     seconds: dict[str, list[float]] = {name: [] for name in threads}
