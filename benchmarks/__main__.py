@@ -30,7 +30,7 @@ def main() -> None:
     record = Record(
         options.record or default_name(options), options.seed, {**vars(options), "rows": names}
     )
-    # A photograph takes 1.5 ms: so many are long enough.
+    # A photograph takes a millisecond, so that an epoch of a thousand is long enough.
     sizes = Sizes.quick() if options.quick else Sizes(images=1_000)
     corpora = Corpora(Path(options.data).resolve(), sizes, options.seed)
     record.configuration["sizes"] = asdict(sizes)

@@ -177,8 +177,8 @@ class Bench:
 
     @contextmanager
     def started(self, job: Job) -> Iterator[Read]:
-        """Ranks that read so many more epochs with each call; starting their processes and telling
-        them of each other is not timed."""
+        """Start ranks; each call of what is yielded makes them read that many more epochs. Their
+        start, and telling them of each other, is not timed."""
         before: dict[str, int] = {}
 
         def read(epochs: int) -> list[Epoch]:
@@ -557,7 +557,7 @@ def emulated(path: Path, seed: int) -> Iterator[Bench]:
 def measure(bench: Bench, records: Callable[[int], Path], record: Record, scale: Scale) -> None:
     """All rows of the emulated cluster.
 
-    records:  makes a file of so many samples.
+    records:  makes a file with a given number of samples.
     """
     record.raw["jobs"] = bench.raw
 

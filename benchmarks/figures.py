@@ -64,6 +64,7 @@ STUDIES = (
     Study("images", "benchmarks.images --photos {photos}", 5, ("photos",)),
     Study("text", "benchmarks.text", 4),
     Study("formats", "benchmarks.containers", 6),
+    Study("engines", "benchmarks.engines --rounds 3 --tokens-mb 128", 15),
     Study("clips", "benchmarks.clips", 25),
     Study("lerobot", "benchmarks.lerobot", 8),
     Study("audio", "benchmarks.audio", 8),
@@ -86,10 +87,9 @@ STUDIES = (
     Study("bench-bench", "benchmarks.bench", 4),
     Study("sim-live", "benchmarks.simulate_live", 4, ("root", "fuse")),
     Study("survey", "benchmarks.survey", 5),
-    Study("engines", "benchmarks.engines --rounds 3 --tokens-mb 128", 12, room_gb=25),
     Study("arrays", "benchmarks.arrays", 14),
+    Study("scale", "benchmarks.scale", 12),
     Study("schedules", "benchmarks.schedules", 12, is_timed=False),
-    Study("scale", "benchmarks.scale", 12, is_timed=False),
     Study("sim", "benchmarks.sim", 10, is_timed=False),
 )
 

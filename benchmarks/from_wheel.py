@@ -108,7 +108,11 @@ def main() -> None:
         (site / "start").mkdir()
         (site / "start" / "sitecustomize.py").write_text(CUSTOMIZE.format(site=str(site)))
         write_folders(source, photographs, PHOTOGRAPHS)
-        for race in list_races(Corpora(ROOT / "bench-data", SIZES, record.seed), photographs):
+        races = list_races(Corpora(ROOT / "bench-data", SIZES, record.seed), photographs)
+        names = [race.name for race in races]
+        if unknown := sorted({*(options.only or ())} - {*names}):
+            parser.error(f"no row {', '.join(unknown)}: there are {', '.join(names)}")
+        for race in races:
             if not options.only or race.name in options.only:
                 result = run_race(pair_builds(race, site), effort, frozenset(), record.seed)
                 record.rows += result.rows

@@ -36,8 +36,8 @@ HOST = Resources(cores=32, bytes_per_s=1.5e9)
 
 
 class Case(NamedTuple):
-    """What is divided for, the part of an even split that each job keeps, and the gain that was
-    published."""
+    """A published comparison: the objective, the part of an even split that each job keeps, and the
+    gain in percent; None where only ours is known."""
 
     objective: Objective
     floors: float

@@ -92,7 +92,7 @@ BUDGETS = {
     "doctor": 1_732,
     "engine": 5_869,
     "images": 2_055,
-    "index": 18_600,
+    "index": 18_625,
     "loader": 6_837,
     "order": 2_640,
     "penstock_bench": 13_296,

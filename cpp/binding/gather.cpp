@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
 
 #include "binding/arrays.hpp"
 #include "binding/gil.hpp"
@@ -24,6 +25,26 @@ void bind_gather(nb::module_& m) {
         "targets"_a.noconvert(), "out"_a.noconvert(),
         "Copy `lengths[i]` bytes from `source[at[i]:]` to `out[targets[i]:]`, for each i.\n\n"
         "IndexError, with nothing copied, if an extent leaves `source` or `out`.");
+  m.def(
+      "copy_overlaps",
+      [](const std::vector<Column<std::uint8_t>>& chunks, const Ints& boxes, const Ints& edges,
+         const Ints& places, const Ints& rows, const Ints& shape, std::size_t item_bytes,
+         const WritableColumn<std::uint8_t>& windows, unsigned threads) {
+        std::vector<std::span<const std::byte>> values;
+        for (const auto& chunk : chunks) values.push_back(view_bytes(chunk));
+        const WithoutGil released;
+        copy_overlaps({values, view(boxes), view(edges), view(places), view(rows), view(shape)},
+                      item_bytes, view_bytes(windows), threads);
+      },
+      "chunks"_a, "boxes"_a.noconvert(), "edges"_a.noconvert(), "places"_a.noconvert(),
+      "rows"_a.noconvert(), "shape"_a.noconvert(), "item_bytes"_a, "windows"_a.noconvert(),
+      "threads"_a,
+      "Copy what windows of an array have of its chunks to rows of `windows`.\n\n"
+      "boxes: of each chunk, axis by axis: its first indices in the array, those behind its last,\n"
+      "and its shape in `chunks`, whose front it is.\n"
+      "edges: of each chunk, its first window in `places`, their first indices axis by axis, and in\n"
+      "`rows`; and the end.\n"
+      "IndexError or ValueError, with nothing copied, if sizes do not fit.");
   m.def(
       "pack_extents",
       [](const Column<std::uint64_t>& addresses, const Ints& lengths, std::size_t alignment,

@@ -54,6 +54,81 @@ std::uint32_t copy_and_sum(std::byte* to, const std::byte* from, std::size_t len
   return sum;
 }
 
+// Run `work(i)` for each i below `count`, on so many threads, the caller included.
+template <class Work>
+void run_parts(unsigned threads, std::size_t count, const Work& work) {
+  std::atomic<std::size_t> next{0};
+  const auto run = [&]() noexcept {
+    for (std::size_t i = 0; (i = next.fetch_add(1)) < count;) work(i);
+  };
+  std::vector<std::jthread> others;
+  others.reserve(threads);
+  try {
+    while (others.size() + 1 < std::min<std::size_t>(threads, count)) others.emplace_back(run);
+  } catch (const std::system_error&) {
+    // The system grants no more threads: those that run do all the work.
+  }
+  run();
+}
+
+// Bytes from one index of an axis to the next, in C order; at the front, of all.
+struct Steps {
+  Steps(std::span<const std::int64_t> shape, std::size_t item_bytes)
+      : bytes(shape.size() + 1, item_bytes) {
+    for (std::size_t axis = shape.size(); axis-- > 0;) {
+      if (shape[axis] < 0 ||
+          __builtin_mul_overflow(bytes[axis + 1], static_cast<std::size_t>(shape[axis]),
+                                 &bytes[axis])) {
+        throw std::out_of_range("a chunk or a window has no size");
+      }
+    }
+  }
+
+  std::vector<std::size_t> bytes;
+};
+
+// A chunk in memory, and where in the array it begins and ends.
+struct Chunk {
+  const std::byte* values;
+  std::span<const std::int64_t> start, end;
+  Steps step;
+};
+
+// Copy what the window at `place` has of a chunk.
+void copy_overlap(const Chunk& chunk, const Steps& window, std::span<const std::int64_t> shape,
+                  std::span<const std::int64_t> place, std::byte* to) {
+  const std::size_t axes = shape.size();
+  const std::byte* from = chunk.values;
+  std::vector<std::size_t> length(axes), at(axes);
+  for (std::size_t axis = 0; axis < axes; ++axis) {
+    const std::int64_t low = place[axis], first = std::max(low, chunk.start[axis]);
+    std::int64_t last = chunk.end[axis];
+    if (low <= last - shape[axis]) last = low + shape[axis];
+    if (first >= last) return;
+    length[axis] = static_cast<std::size_t>(last - first);
+    from += static_cast<std::size_t>(first - chunk.start[axis]) * chunk.step.bytes[axis + 1];
+    to += static_cast<std::size_t>(first - low) * window.bytes[axis + 1];
+  }
+  // The last axes that are whole on both sides are one run of bytes.
+  std::size_t outer = axes - 1, run = length[outer] * window.bytes[axes];
+  while (outer > 0 && run == chunk.step.bytes[outer] && run == window.bytes[outer]) {
+    run *= length[--outer];
+  }
+  for (;;) {
+    std::memcpy(to, from, run);
+    std::size_t axis = outer;
+    while (axis > 0 && ++at[axis - 1] == length[axis - 1]) {
+      --axis;
+      at[axis] = 0;
+      from -= (length[axis] - 1) * chunk.step.bytes[axis + 1];
+      to -= (length[axis] - 1) * window.bytes[axis + 1];
+    }
+    if (axis == 0) return;
+    from += chunk.step.bytes[axis];
+    to += window.bytes[axis];
+  }
+}
+
 }  // namespace
 
 void gather(std::span<const std::byte> source, std::span<const std::int64_t> at,
@@ -92,6 +167,44 @@ void gather(std::span<const std::byte> source, std::span<const std::int64_t> at,
   }
 }
 
+void copy_overlaps(const Overlaps& overlaps, std::size_t item_bytes, std::span<std::byte> windows,
+                   unsigned threads) {
+  const auto& [values, boxes, edges, places, rows, shape] = overlaps;
+  const std::size_t axes = shape.size(), chunks = values.size();
+  if (axes == 0 || item_bytes == 0 || boxes.size() != 3 * axes * chunks ||
+      edges.size() != chunks + 1 || places.size() != axes * rows.size() || edges[0] != 0 ||
+      static_cast<std::uint64_t>(edges[chunks]) != rows.size() ||
+      !std::is_sorted(edges.begin(), edges.end())) {
+    throw std::invalid_argument("columns differ in length");
+  }
+  const Steps window(shape, item_bytes);
+  std::vector<Chunk> found;
+  for (std::size_t i = 0; i < chunks; ++i) {
+    const auto box = boxes.subspan(3 * axes * i, 3 * axes);
+    found.push_back({values[i].data(), box.first(axes), box.subspan(axes, axes),
+                     Steps(box.last(axes), item_bytes)});
+    bool fits = found[i].step.bytes[0] == values[i].size();
+    for (std::size_t axis = 0; axis < axes; ++axis) {
+      const std::int64_t start = found[i].start[axis], end = found[i].end[axis];
+      fits = fits && start >= 0 && end >= start && end - start <= box[2 * axes + axis];
+    }
+    if (!fits) throw std::out_of_range("chunk " + std::to_string(i) + " has another size");
+  }
+  const std::size_t count = window.bytes[0] == 0 ? 0 : windows.size() / window.bytes[0];
+  for (const std::int64_t row : rows) {
+    if (row < 0 || static_cast<std::size_t>(row) >= count) {
+      throw std::out_of_range("row " + std::to_string(row) + " of " + std::to_string(count));
+    }
+  }
+  run_parts(threads, chunks, [&](std::size_t i) {
+    const auto first = static_cast<std::size_t>(edges[i]);
+    for (std::size_t pair = first; pair < static_cast<std::size_t>(edges[i + 1]); ++pair) {
+      copy_overlap(found[i], window, shape, places.subspan(axes * pair, axes),
+                   windows.data() + static_cast<std::size_t>(rows[pair]) * window.bytes[0]);
+    }
+  });
+}
+
 void pack_extents(std::span<const std::uint64_t> from, std::span<const std::int64_t> lengths,
              std::size_t alignment, std::span<std::byte> out, unsigned threads,
              std::span<std::uint32_t> checksums) {
@@ -120,25 +233,10 @@ void pack_extents(std::span<const std::uint64_t> from, std::span<const std::int6
     end += length + zeros;
   }
   if (end != out.size()) throw std::out_of_range("the destination is not filled");
-  std::atomic<std::size_t> next{0};
-  const auto copy = [&]() noexcept {
-    for (std::size_t i = 0; (i = next.fetch_add(1)) < parts.size();) {
-      Part& part = parts[i];
-      part.sum = copy_and_sum(out.data() + part.to, part.from, part.length);
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    others.reserve(threads);
-    try {
-      while (others.size() + 1 < std::min<std::size_t>(threads, parts.size())) {
-        others.emplace_back(copy);
-      }
-    } catch (const std::system_error&) {
-      // The system grants no more threads: those that run do all the work.
-    }
-    copy();
-  }
+  run_parts(threads, parts.size(), [&](std::size_t i) {
+    Part& part = parts[i];
+    part.sum = copy_and_sum(out.data() + part.to, part.from, part.length);
+  });
   std::fill(checksums.begin(), checksums.end(), 0u);
   for (const Part& part : parts) {
     std::uint32_t& sum = checksums[part.extent];

@@ -13,6 +13,26 @@ void gather(std::span<const std::byte> source, std::span<const std::int64_t> at,
             std::span<const std::int64_t> lengths, std::span<const std::int64_t> targets,
             std::span<std::byte> out);
 
+// Chunks of an array, in C order, and windows that have something of each.
+//
+// values:  of each chunk.
+// boxes:   of each chunk, axis by axis: its first indices in the array, those behind its last, and
+//          its shape in `values`, whose front it is.
+// edges:   of each chunk, in the two columns that follow, and the end.
+// places:  of windows: their first indices, axis by axis.
+// rows:    of windows, to which they go.
+// shape:   of each window.
+struct Overlaps {
+  std::span<const std::span<const std::byte>> values;
+  std::span<const std::int64_t> boxes, edges, places, rows, shape;
+};
+
+// Copy what windows have of chunks, of elements of so many bytes, to rows of `windows`, on `threads`
+// threads, the caller included. Throws std::out_of_range or std::invalid_argument, before anything
+// is copied, if sizes do not fit. No two chunks may hold the same place of the array.
+void copy_overlaps(const Overlaps& overlaps, std::size_t item_bytes, std::span<std::byte> windows,
+                   unsigned threads);
+
 // Copy `lengths[i]` bytes from each address into `out`, one after the other, each padded with zeros
 // to a multiple of `alignment`. checksums[i] becomes the CRC-32C of extent i with its padding. Runs
 // on `threads` threads, the caller included. Throws std::out_of_range unless the extents fill `out`

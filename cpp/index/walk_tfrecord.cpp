@@ -193,7 +193,8 @@ class Example {
 };
 
 // The checksum of a record's data, or nothing if reading failed.
-std::optional<std::uint32_t> sum_data(BufferedReader& reader, std::uint64_t at, std::uint64_t length) {
+std::optional<std::uint32_t> sum_data(BufferedReader& reader, std::uint64_t at,
+                                      std::uint64_t length) {
   std::uint32_t crc = 0;
   while (length > 0) {
     const auto part = reader.view_some(at, length);
@@ -206,7 +207,8 @@ std::optional<std::uint32_t> sum_data(BufferedReader& reader, std::uint64_t at, 
 }
 
 // Check the record at `at`: its error, if it has one; else `length` becomes that of its data.
-std::optional<ParseError> check_record(BufferedReader& reader, std::uint64_t at, Check check, std::uint64_t& length) {
+std::optional<ParseError> check_record(BufferedReader& reader, std::uint64_t at, Check check,
+                                       std::uint64_t& length) {
   const std::uint64_t left = reader.size() - at;
   if (left < head_bytes + tail_bytes)
     return ParseError{at, "the file ends inside a record (" + std::to_string(left) +
@@ -217,9 +219,10 @@ std::optional<ParseError> check_record(BufferedReader& reader, std::uint64_t at,
   if (check != Check::none) {
     const std::uint32_t stored = u32_at(head + 8), found = mask_crc(crc32c({head, 8}));
     if (stored != found)
-      return ParseError{at + 8, "the checksum of a record's length is " + hex(stored) + " and should be " +
-                              hex(found) + (at == 0 ? ": this is no TFRecord file, or damaged"
-                                                    : ": the file is damaged")};
+      return ParseError{at + 8, "the checksum of a record's length is " + hex(stored) +
+                                    " and should be " + hex(found) +
+                                    (at == 0 ? ": this is no TFRecord file, or damaged"
+                                             : ": the file is damaged")};
   }
   if (length > left - head_bytes - tail_bytes)
     return ParseError{at, "a record of " + std::to_string(length) + " bytes, and the file ends " +
@@ -265,8 +268,8 @@ Walk walk(Source& source, const ReadPolicy& policy, const Options& options) {
     found.parse_error = check_record(reader, at, options.check, length);
     if (found.parse_error) break;
     const std::uint64_t data = at + head_bytes;
-    growth.reserve(at - found.begin, found.offset.size(), found.offset, found.length, features.kind, features.values,
-              features.offset, features.length, features.value);
+    growth.reserve(at - found.begin, found.offset.size(), found.offset, found.length, features.kind,
+                   features.values, features.offset, features.length, features.value);
     found.offset.push_back(static_cast<std::int64_t>(data));
     found.length.push_back(static_cast<std::int64_t>(length));
     if (!options.features.empty() && !example.parse(data, data + length)) {

@@ -835,6 +835,41 @@ def gather(
     IndexError, with nothing copied, if an extent leaves `source` or `out`.
     """
 
+def copy_overlaps(
+    chunks: Sequence[
+        Annotated[
+            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ]
+    ],
+    boxes: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    edges: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    places: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    rows: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    shape: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    item_bytes: int,
+    windows: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    threads: int,
+) -> None:
+    """
+    Copy what windows of an array have of its chunks to rows of `windows`.
+
+    boxes: of each chunk, axis by axis: its first indices in the array, those behind its last,
+    and its shape in `chunks`, whose front it is.
+    edges: of each chunk, its first window in `places`, their first indices axis by axis, and in
+    `rows`; and the end.
+    IndexError or ValueError, with nothing copied, if sizes do not fit.
+    """
+
 def pack_extents(
     addresses: Annotated[
         NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)

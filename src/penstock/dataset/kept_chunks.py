@@ -244,18 +244,13 @@ class WindowDecoding:
             return self._windows
         work = self._work
         kept.keep(self._pieces, self._wholes)
-        is_missing = False
         rows_of: dict[int, list[int]] = {}
         for use in work.wholes:
             rows_of.setdefault(use.chunk, []).append(use.row)
-        tasks: list[Callable[[], None]] = []
-        for chunk, met in rows_of.items():
-            whole = kept.wholes.get((work.array, chunk))
-            if whole is None:
-                is_missing = True
-            else:
-                tasks.append(partial(self._gather, chunk, whole, np.array(met)))
-        _run_tasks(tasks, len(os.sched_getaffinity(0)))
+        held = [(chunk, kept.wholes.get((work.array, chunk))) for chunk in rows_of]
+        is_missing = any(whole is None for _, whole in held)
+        with kept.share_cores() as threads:
+            self._copy([(at, one, rows_of[at]) for at, one in held if one is not None], threads)
         for use in work.pieces:
             into, values = kept.pieces.pop(use, (None, None))
             if values is None:
@@ -274,7 +269,7 @@ class WindowDecoding:
         shape = (compressed.samples, *layout.find_shape(number))
         if not isinstance(decoded, np.ndarray) or decoded.shape != shape:
             raise ValueError(f"a chunk is not {shape} of {self._field.dtype} after decoding")
-        self._gather(number, decoded, rows)
+        self._copy([(number, decoded, rows)])
         cuts = work.cuts.get(number, ())
         for field in {use.field for use in cuts}:
             uses, other = [use for use in cuts if use.field == field], self._layouts[field]
@@ -285,11 +280,12 @@ class WindowDecoding:
         if number in work.keep:
             self._wholes[work.array, number] = decoded
 
-    def _gather(self, chunk: int, decoded: Array, rows: Int) -> None:
-        """Copy a decoded chunk into the windows of rows of the step."""
-        places = self._window_places[rows]
-        for row, (into, taken) in zip(rows, self._layout.overlap(chunk, places), strict=True):
-            self._windows[row][into] = decoded[taken]
+    def _copy(self, decoded: Sequence[tuple[int, Array, Any]], threads: int = 1) -> None:
+        """Copy decoded chunks into the windows of rows of the step."""
+        places = self._window_places
+        met = [(at, one, places[rows], np.asarray(rows)) for at, one, rows in decoded]
+        if met:
+            self._layout.copy_overlaps(met, self._windows, threads)
 
 
 def _run_tasks(tasks: Sequence[Callable[[], None]], threads: int) -> None:

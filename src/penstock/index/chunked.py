@@ -11,18 +11,23 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .. import _core
 from ..extent import Extents, Files, Int
 from .codecs.registry import CompressedChunk, PacketColumns
 from .extent_tables import Pieces, RowTable
 from .fields import Codec
 from .windows import Columns, Description, WindowGrid, count_strides, take_column
+
+Array = npt.NDArray[Any]
+Decoded = tuple[int, Array, Int, Int]
+"""A decoded chunk: its number and values, and windows that meet it: their places, and rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,6 +254,12 @@ class Windowed(Chunked, ABC):
     def overlap(self, chunk: int, places: Int) -> Iterator[tuple[Any, Any]]:
         """Yield what windows have of a chunk: the place in the window, and the one in the chunk."""
 
+    def copy_overlaps(self, decoded: Sequence[Decoded], windows: Array, threads: int = 1) -> None:
+        """Copy what windows have of decoded chunks to rows of an array."""
+        for chunk, values, places, rows in decoded:
+            for row, (into, taken) in zip(rows, self.overlap(chunk, places), strict=True):
+                windows[row][into] = values[taken]
+
     def find_frames(self, windows: Int, chunks: Int) -> tuple[Int, Int, Int]:
         """Find the frames that windows have of groups of pictures, one each: the pair's number, the
         place in the window, and the row of the group; these ascend in each pair."""
@@ -388,6 +399,18 @@ class Windows(Windowed):
             end.append(min(start[-1] + width, size))
         rows = self.first[row + rest : row + rest + 2].tolist()
         return [rows[0], *reversed(start)], [rows[1], *reversed(end)]
+
+    def copy_overlaps(self, decoded: Sequence[Decoded], windows: Array, threads: int = 1) -> None:
+        chunks, held, places, rows = zip(*decoded, strict=True)
+        *values, out = (
+            np.ascontiguousarray(one, windows.dtype).reshape(-1).view("u1")
+            for one in (*held, windows)
+        )
+        boxes = [(*self.find_box(at), one.shape) for at, one in zip(chunks, held, strict=True)]
+        edges, shape = np.cumsum([0, *map(len, rows)]), np.array(self.grid.size)
+        place, row = np.concatenate(places).ravel(), np.concatenate(rows)
+        box = np.array(boxes).ravel()
+        _core.copy_overlaps(values, box, edges, place, row, shape, windows.itemsize, out, threads)
 
     def described(self) -> Description:
         mine = {"windows": self.grid.described(), "chunk": self.chunk}

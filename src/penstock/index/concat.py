@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..extent import Extents, Files, Int
 from .attributes import Attribute
+from .chunked import Array, Decoded
 from .fields import SUMS_FIELD, Codec, Field
 from .json_fields import Column
 from .layout import Chunked, Fixed, Layout, Windowed
@@ -205,9 +206,17 @@ class JointWindows(Windowed):
         return pair, place, row
 
     def overlap(self, chunk: int, places: Int) -> Iterator[tuple[Any, Any]]:
+        part, own, places = self._locate(chunk, places)
+        return part.overlap(own, places)
+
+    def copy_overlaps(self, decoded: Sequence[Decoded], windows: Array, threads: int = 1) -> None:
+        for chunk, values, places, rows in decoded:
+            part, own, inside = self._locate(chunk, places)
+            part.copy_overlaps([(own, values, inside, rows)], windows)
+
+    def _locate(self, chunk: int, windows: Int) -> tuple[Windowed, int, Int]:
         number, own = self._find_part(chunk)
-        part = self.parts[number]
-        return part.overlap(own, part.find_places(places - self.first[number]))
+        return self.parts[number], own, self.parts[number].find_places(windows - self.first[number])
 
 
 def split_by_part(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int]]:

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock import _core
 from penstock.engine.object_store import open_bucket
 from penstock.errors import FormatError, MissingError, SidecarError, UsageError
 from penstock.index.formats.windowing import measure_span
@@ -310,6 +311,86 @@ def weather(tmp_path: Path) -> Path:
         made[...] = array
         made.attrs["_ARRAY_DIMENSIONS"] = list(axes)
     return tmp_path / "w.zarr"
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> dict[str, Any]:
+    """Chunks of a grid, memory that holds each at its front, and windows anywhere."""
+    axes = draw(st.integers(1, 4))
+    chunks = draw(st.lists(st.lists(st.integers(0, 3), min_size=axes, max_size=axes), max_size=4))
+    chunks = [list(one) for one in {tuple(chunk) for chunk in chunks}]
+    width = [draw(st.integers(1, 4)) for _ in range(axes)]
+    place = st.lists(st.integers(-3, 14), min_size=axes, max_size=axes)
+    return {
+        "start": [
+            [cell * size for cell, size in zip(chunk, width, strict=True)] for chunk in chunks
+        ],
+        "width": [[draw(st.integers(0, size)) for size in width] for _ in chunks],
+        "held": [[draw(st.integers(size, size + 2)) for size in width] for _ in chunks],
+        "windows": [draw(st.lists(place, max_size=3)) for _ in chunks],
+        "shape": [draw(st.integers(1, 5)) for _ in range(axes)],
+        "dtype": draw(st.sampled_from(["u1", "<i2", "<f8", "S3"])),
+        "threads": draw(st.integers(1, 3)),
+    }
+
+
+@given(cut=boxes())
+def test_overlaps_as_numpy_copies_them(cut: dict[str, Any]) -> None:
+    """Each window has of each chunk what slices of numpy say, and nothing else is written."""
+    shape, dtype = cut["shape"], np.dtype(cut["dtype"])
+    count = sum(map(len, cut["windows"]))
+    random = np.random.default_rng(1)
+    values = [random.integers(1, 99, held).astype(dtype) for held in cut["held"]]
+    windows = np.zeros((count, *shape), dtype)
+    expected = windows.copy()
+    start, width = (
+        np.array(cut[name], "i8").reshape(len(values), len(shape)) for name in ("start", "width")
+    )
+    row = 0
+    for at, one in enumerate(values):
+        for place in cut["windows"][at]:
+            low = np.maximum(place, start[at])
+            high = np.maximum(low, np.minimum(np.add(place, shape), start[at] + width[at]))
+            into = tuple(map(slice, low - place, high - place))
+            expected[row][into] = one[tuple(map(slice, low - start[at], high - start[at]))]
+            row += 1
+    box = np.array([*zip(start, start + width, cut["held"], strict=True)], "i8").reshape(-1)
+    arguments = {
+        "chunks": [one.reshape(-1).view("u1") for one in values],
+        "boxes": box,
+        "edges": np.cumsum([0, *map(len, cut["windows"])]),
+        "places": np.array([place for met in cut["windows"] for place in met], "i8").reshape(-1),
+        "rows": np.arange(count),
+        "shape": np.array(shape),
+        "item_bytes": dtype.itemsize,
+        "windows": windows.reshape(-1).view("u1"),
+        "threads": cut["threads"],
+    }
+    _core.copy_overlaps(**arguments)
+    np.testing.assert_array_equal(windows, expected)
+    if count:
+        for wrong in (
+            {"rows": np.arange(count) + 1},
+            {"rows": np.arange(count) - 1},
+            {"boxes": box + 1},
+            {"boxes": -box - 1},
+            {"boxes": np.full_like(box, 1 << 62)},
+            {"edges": arguments["edges"][::-1].copy()},
+            {"edges": arguments["edges"] + 1},
+            {"places": arguments["places"][1:]},
+            {"chunks": [*arguments["chunks"], np.zeros(0, "u1")]},
+            {"item_bytes": 0},
+            {"item_bytes": 1 << 62},
+            {"shape": -arguments["shape"]},
+            {"windows": arguments["windows"][:-1]},
+        ):
+            with pytest.raises((IndexError, ValueError)):
+                _core.copy_overlaps(**arguments | wrong)
+        np.testing.assert_array_equal(windows, expected)
+    places = arguments["places"]
+    for far in (-(1 << 63), (1 << 63) - 1):
+        _core.copy_overlaps(**arguments | {"places": np.full_like(places, far)})
+    np.testing.assert_array_equal(windows, expected)
 
 
 def test_axes_of_xarray_and_arrays_that_lack_one(weather: Path) -> None:
