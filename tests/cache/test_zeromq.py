@@ -683,7 +683,7 @@ def begun(peer: ZeroMQPeer, size: int) -> tuple[int, np.ndarray]:
     keys, lengths, targets = np.zeros(1, np.uint64), np.array([size]), np.zeros(1, np.int64)
     deadline = time.monotonic() + DEADLINE_S
     while True:
-        buffer[1] = 0
+        buffer[[1, -1]] = 0  # which say that the first bytes have come, and the last
         ticket = peer.submit(1, keys, lengths, targets, [buffer], targets)
         events = PeerEvents([], [])
         while not buffer[1] and not events.completions:
