@@ -66,7 +66,7 @@ class Kind(NamedTuple):
     """A kind of films: what is encoded, and how many of them and frames of each there are.
 
     stride:  of the clips beside rivals.
-    dense:   of the clips beside the bare loop: for epochs of a second or more. 7 has no divisor in
+    dense:   of the clips beside the bare loop: for epochs of a second or so. 11 has no divisor in
              common with distances of keyframes, so that clips begin anywhere between them.
     rivals:  those that are tried.
     """
@@ -93,7 +93,7 @@ class Kind(NamedTuple):
 
 SMALL = [
     Kind(f"256 x 256, keyframes every {keys}", 256, keys, stride=stride, dense=dense)
-    for keys, stride, dense in ((8, 16, 7), (30, 16, 7), (250, 24, 16))
+    for keys, stride, dense in ((8, 16, 11), (30, 16, 11), (250, 24, 16))
 ]
 # torchcodec won with all kinds in six records. With these, decord and OpenCV had 0.2 to 0.9 of its
 # rate.
@@ -109,7 +109,7 @@ LONG = Kind(
     stride=160,
     rivals=FEW,
 )
-AV1 = Kind("256 x 256, AV1, keyframes every 2", 256, 2, "libsvtav1", films=8, dense=7)
+AV1 = Kind("256 x 256, AV1, keyframes every 2", 256, 2, "libsvtav1", films=8, dense=11)
 
 
 # -- films -----------------------------------------------------------------------------------------

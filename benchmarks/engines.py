@@ -8,8 +8,8 @@ shards, against other libraries, and at 10^5 shards.
   4 KiB in memory) and of the tokens of 256 MB of JSON lines (the web's lengths, by tiktoken), each
   done by two workers of an engine that has started and has imported penstock.
 * Plan, work and commit of the index of one file, on a local pool of eight workers, against eight
-  files with as many bytes in all: 20 GB of tar, and 10 GB of JSON lines of 1 MiB. All are sparse.
-* Plan, work and commit of the tokens of 120 MB of JSON lines on a local pool that is started for
+  files with as many bytes in all: 20 GB of tar, and 4 GB of JSON lines of 1 MiB. All are sparse.
+* Plan, work and commit of the tokens of 20 MB of JSON lines on a local pool that is started for
   it, against `datatrove` and `litdata.optimize` (benchmarks/token_rivals.py).
 * Plan, work and commit of an index of 100,000 tars of two samples (`--shards`), on a local pool,
   and `penstock.open` in a fresh process: its time, and the most memory that the process has.
@@ -193,7 +193,7 @@ def compare_cut(record: Record, folder: Path, size: int, rounds: int) -> None:
         sparse_tars = partial(write_tars, member_bytes=MEMBER_BYTES, sparse=True)
         for kind, write, amount in (
             ("tar", sparse_tars, size),
-            ("jsonl", write_long_lines, size // 2),  # half: holes of text are read
+            ("jsonl", write_long_lines, size // 5),  # holes of text are read
         ):
             name = f"index of one .{kind}, {amount / 1e9:g} GB / {CUT_WORKERS} shards"
             places = [folder / f"cut-{kind}-{amount}-{files}" for files in (1, CUT_WORKERS)]
@@ -324,7 +324,7 @@ def main() -> None:
         plan = plan_work("tokenize", lines, folder / f"tokens-{size}-work", **settings)
         measure(compare, f"tokenize / JSON lines, {size // scale} MB", plan, few, first)
     if "rivals" in parts:
-        measure(compare_rivals, write_lines(80, 2), tokenizer, few)
+        measure(compare_rivals, write_lines(20, 2), tokenizer, few)
     if "shards" in parts:
         data = folder / f"shards-{count}"
         data = data if data.exists() else write_shards(data, count)

@@ -131,7 +131,7 @@ checkpoints (0.375) leaves.""",
     ),
     Section(
         "survey",
-        "Checking that a million files are unchanged",
+        "Checking that files are unchanged",
         "python -m benchmarks.survey FOLDER",
         """what opening and each epoch of a cached data set cost before anything is read, beside
 asking the file system for each file once, and an epoch that reads them.""",

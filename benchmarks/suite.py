@@ -121,8 +121,6 @@ def records(corpora: Corpora, name: str, record_bytes: int, targets: dict[str, f
             Reference(
                 "floor", "floor: map + memcpy, 2 threads", floors("mmap", 2), targets.get("two")
             ),
-            Reference("floor", "floor: pread, 1 thread", floors("pread", 1)),
-            Reference("floor", "floor: pread, 2 threads", floors("pread", 2)),
             # Workers never won: with one or two of them an epoch took 1.8 to 4.7 times as long.
             Reference("torch", "torch, best", sweep("torch_loader", (0,)), targets["torch"]),
             Reference(

@@ -30,7 +30,7 @@ JOBS = (
 )
 LEAST = 0.35
 """The part of an even share that each job has at least: with less, a window has too few steps."""
-SETTLE_S, WINDOW_S = 1.5, 4.0
+SETTLE_S, WINDOW_S = 1.5, 3.0
 MEDIAN, OUTSIDE = 0.05, 0.1
 
 
