@@ -119,7 +119,7 @@ def taken_by(ranks: Sequence[Rank], count: int | None = None) -> list[list[Taken
 )
 @pytest.mark.parametrize(
     "cache_block_bytes",
-    [pytest.param(1, marks=pytest.mark.long), 4 * WIDTH],
+    [pytest.param(1, marks=[pytest.mark.long, pytest.mark.extra]), 4 * WIDTH],
     ids=["samples", "cache_blocks"],
 )
 def test_a_stall_delays_batches_and_no_more(

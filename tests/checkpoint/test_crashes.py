@@ -11,7 +11,7 @@ from tests.slices import first, scaled
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("ranks", "victim", "local"),
-    first(1, [(1, 0, 0), (1, 0, 1), (2, 0, 0), (2, 1, 0), (2, 0, 1), (2, 1, 1)]),
+    first(1, [(1, 0, 0), (2, 1, 1), (2, 1, 0), (1, 0, 1), (2, 0, 0), (2, 0, 1)], extra=3),
 )
 def test_killed_at_every_boundary(ranks: int, victim: int, local: int) -> None:
     """A kill at each write, sync, rename, removal and message of three saves, of which two are
@@ -22,7 +22,7 @@ def test_killed_at_every_boundary(ranks: int, victim: int, local: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("ranks", "victim"), first(1, [(1, 0), (2, 0), (2, 1)]))
+@pytest.mark.parametrize(("ranks", "victim"), first(1, [(1, 0), (2, 1), (2, 0)], extra=2))
 def test_killed_while_recovering(ranks: int, victim: int) -> None:
     """Saves that were held are committed by the next job, also if the recovery is killed."""
     outcome = checkpoint_crashes.run("recovery", ranks, victim)
@@ -32,7 +32,7 @@ def test_killed_while_recovering(ranks: int, victim: int) -> None:
 
 @pytest.mark.parametrize("ranks", first(1, [2, 1]))
 @pytest.mark.parametrize(
-    ("kills", "local"), first(1, [(6, 1), (6, 0), (scaled(100), 0), (scaled(100), 1)])
+    ("kills", "local"), first(1, [(6, 1), (6, 0), (scaled(100), 0), (scaled(100), 1)], extra=3)
 )
 def test_killed_at_any_time(ranks: int, kills: int, local: int) -> None:
     """A kill of one rank or all, at random times of a job that writes most of the time, leaves a

@@ -452,7 +452,9 @@ def test_a_service_without_conditions(place: Place, how: Fault) -> None:
         after.close()
 
 
-@pytest.mark.parametrize(("ranks", "victim", "least"), [(1, 0, 15), (2, 0, 20), (2, 1, 10)])
+@pytest.mark.parametrize(
+    ("ranks", "victim", "least"), first(0, [(1, 0, 15), (2, 1, 10), (2, 0, 20)], extra=2)
+)
 @pytest.mark.long
 def test_killed_at_every_boundary(ranks: int, victim: int, least: int) -> None:
     """A kill at each request that writes or removes, and each message, of two saves leaves a good
@@ -466,7 +468,7 @@ def test_killed_at_every_boundary(ranks: int, victim: int, least: int) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("ranks", "kills"),
-    first(0, [(1, scaled(100)), (2, scaled(100))]),
+    first(0, [(2, scaled(100)), (1, scaled(100))], extra=1),
 )
 def test_killed_at_any_time(ranks: int, kills: int) -> None:
     """A kill of one rank or all, at random times of a job that uploads most of the time, leaves a

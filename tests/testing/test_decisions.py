@@ -42,6 +42,7 @@ def test_live_and_simulated_decisions_are_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.extra
 def test_more_decisions_are_the_same(tmp_path: Path) -> None:
     """Live and simulated decisions are the same for 50 seeds."""
     for seed in range(1, 51):

@@ -74,6 +74,7 @@ def test_the_broker_passes_fixed_seeds() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.extra
 def test_the_broker_passes_more_seeds() -> None:
     results = [run_broker_scenario(draw_broker_scenario(seed)) for seed in range(4, 104)]
     assert sum(result.failures for result in results) > 100

@@ -125,7 +125,7 @@ def drawn(random: randomness.Random, jobs: int, tasks: int) -> tuple[list[list[i
     ], capacity
 
 
-@pytest.mark.parametrize("count", first(1, [50, 200, 3000]))
+@pytest.mark.parametrize("count", first(1, [50, 200, 3000], extra=2))
 def test_two_tasks_take_the_fewest_slots(count: int) -> None:
     """The slots are as few as brute force finds, for any small jobs, resources and capacities."""
     random = randomness.Random(count)
