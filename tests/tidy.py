@@ -99,7 +99,7 @@ BUDGETS = {
     "penstock_sim": 7_028,
     "plan": 3_802,
     "ranks": 600,
-    "sharing": 3_672,
+    "sharing": 3_674,
     "tasks": 1_495,
     "testing": 1_694,
     "torch": 2_985,

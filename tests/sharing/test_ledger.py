@@ -372,6 +372,29 @@ def test_ranks_of_a_job_share_what_it_has() -> None:
     ] * 3
 
 
+def test_a_rate_is_shown_while_the_next_window_goes_on() -> None:
+    """Reports come more often than windows end: those without one leave the last rate, of a job of
+    two ranks as well."""
+    ledger = Ledger(HOST)
+    profile = JobProfile(samples_per_s=100, cpu_s=0.01, storage_bytes=1e5)
+    ended = Report(
+        profile=said(profile), measured=JobMeasurement(samples_per_s=40.0, cores=0.4, stall=0.6)
+    )
+    goes_on = Report(profile=None, measured=JobMeasurement(samples_per_s=0.0, step_s=0.1))
+    for member in (1, 2):
+        ledger.join(member, 0.0, owner=1, job="one", rank=member, pid=member, name="train")
+        ledger.report(member, 0.0, goes_on)
+    (job,) = ledger.state(0.0)["jobs"]
+    assert job["measured"] == 0
+    for time_s in (1.0, 1.5, 2.0, 2.5):
+        ledger.report(1, time_s, ended if time_s % 1 == 0 else goes_on)
+        ledger.report(2, time_s, goes_on if time_s % 1 == 0 else ended)
+        ledger.tick(time_s)
+        (job,) = ledger.state(time_s)["jobs"]
+        assert job["measured"] == (40.0 if time_s == 1.0 else 80.0)
+        assert next(loader["stall"] for loader in job["members"]) == 0.6
+
+
 def test_jobs_of_two_owners_are_two() -> None:
     ledger = Ledger(HOST)
     for number, owner in enumerate((1000, 1000, 1001)):

@@ -249,7 +249,9 @@ class JobMember:
     def hear(self, now_s: float, profile: JobProfile | None, measured: JobMeasurement) -> None:
         """Take a report."""
         self.gap_s = max(now_s - self.heard_s, self.gap_s / 2)
-        self.heard_s, self.profile, self.measured, self.silent = now_s, profile, measured, False
+        self.heard_s, self.profile, self.silent = now_s, profile, False
+        if profile is not None or self.measured is None:  # else its window goes on
+            self.measured = measured
 
     def state(self, now_s: float) -> dict[str, Any]:
         """Return its state for JSON."""
