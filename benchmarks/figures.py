@@ -64,7 +64,7 @@ STUDIES = (
     Study("images", "benchmarks.images --photos {photos}", 5, ("photos",)),
     Study("text", "benchmarks.text", 4),
     Study("formats", "benchmarks.containers", 6),
-    Study("engines", "benchmarks.engines --rounds 3 --tokens-mb 48", 10),
+    Study("engines", "benchmarks.engines --rounds 3 --tokens-mb 72", 12),
     Study("clips", "benchmarks.clips", 25),
     Study("lerobot", "benchmarks.lerobot", 8),
     Study("audio", "benchmarks.audio", 8),
