@@ -54,7 +54,7 @@ std::uint32_t copy_and_sum(std::byte* to, const std::byte* from, std::size_t len
   return sum;
 }
 
-// Run `work(i)` for each i below `count`, on so many threads, the caller included.
+// Call work(0) to work(count - 1) once each, from `threads` threads, the caller's among them.
 template <class Work>
 void run_parts(unsigned threads, std::size_t count, const Work& work) {
   std::atomic<std::size_t> next{0};

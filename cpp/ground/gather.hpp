@@ -27,8 +27,8 @@ struct Overlaps {
   std::span<const std::int64_t> boxes, edges, places, rows, shape;
 };
 
-// Copy what windows have of chunks, of elements of so many bytes, to rows of `windows`, on `threads`
-// threads, the caller included. Throws std::out_of_range or std::invalid_argument, before anything
+// Copy the parts of windows that chunks hold to rows of `windows`. An element has `item_bytes`; the
+// caller is one of the `threads`. Throws std::out_of_range or std::invalid_argument, before anything
 // is copied, if sizes do not fit. No two chunks may hold the same place of the array.
 void copy_overlaps(const Overlaps& overlaps, std::size_t item_bytes, std::span<std::byte> windows,
                    unsigned threads);
