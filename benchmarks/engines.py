@@ -4,11 +4,11 @@ shards, against other libraries, and at 10^5 shards.
     python -m benchmarks.engines [FOLDER] [--shards 100_000] [--rounds 7] [--quick]
     python -m benchmarks.engines [FOLDER] --only tokens --tokens-mb 2000 --rounds 1
 
-* Tasks of an index of 10 GB of tar (80 files, of holes of 100 kB between headers, and of members of
-  4 KiB in memory) and of the tokens of 256 MB of JSON lines (the web's lengths, by tiktoken), each
-  done by two workers of an engine that has started and has imported penstock.
+* Tasks of indexes of tars (10 GB of holes of 100 kB between headers; 4 GB of members of 4 KiB, in
+  memory) and of the tokens of 256 MB of JSON lines (the web's lengths, by tiktoken), done by two
+  workers of an engine that has started and has imported penstock.
 * Plan, work and commit of the index of one file, on a local pool of eight workers, against eight
-  files with as many bytes in all: 20 GB of tar, and 4 GB of JSON lines of 1 MiB. All are sparse.
+  files with as many bytes in all: 10 GB of tar, and 4 GB of JSON lines of 1 MiB. All are sparse.
 * Plan, work and commit of the tokens of 20 MB of JSON lines on a local pool that is started for
   it, against `datatrove` and `litdata.optimize` (benchmarks/token_rivals.py).
 * Plan, work and commit of an index of 100,000 tars of two samples (`--shards`), on a local pool,
@@ -156,19 +156,24 @@ def start_engines(started: ExitStack) -> dict[str, Executor]:
     return pools
 
 
-def compare(record: Record, name: str, plan: WorkPlan, rounds: int, first: WorkPlan) -> None:
+def compare(
+    record: Record,
+    pools: dict[str, Executor],
+    name: str,
+    plan: WorkPlan,
+    rounds: int,
+    first: WorkPlan,
+) -> None:
     """Rows of the engines against the local pool, which take turns, after a first plan each."""
-    with ExitStack() as started:
-        pools = start_engines(started)
-        for pool in pools.values():
-            work_on(pool, first)  # imports, and the tokenizer
-        times: dict[str, list[float]] = {engine: [] for engine in pools}
-        others = list(pools)[1:]
-        for turn in count_turns(
-            rounds, lambda: [divide_pairs(times[one], times["local"]) for one in others]
-        ):
-            for engine in list(pools) if turn % 2 else reversed(list(pools)):
-                times[engine].append(time_run(partial(work_on, pools[engine], plan)))
+    for pool in pools.values():
+        work_on(pool, first)  # imports, and the tokenizer
+    times: dict[str, list[float]] = {engine: [] for engine in pools}
+    others = list(pools)[1:]
+    for turn in count_turns(
+        rounds, lambda: [divide_pairs(times[one], times["local"]) for one in others]
+    ):
+        for engine in list(pools) if turn % 2 else reversed(list(pools)):
+            times[engine].append(time_run(partial(work_on, pools[engine], plan)))
     record.raw[name] = {"seconds": times}
     for engine in list(pools)[1:]:
         note = f"{len(plan)} tasks; floor: local pool"
@@ -193,7 +198,7 @@ def compare_cut(record: Record, folder: Path, size: int, rounds: int) -> None:
         sparse_tars = partial(write_tars, member_bytes=MEMBER_BYTES, sparse=True)
         for kind, write, amount in (
             ("tar", sparse_tars, size),
-            ("jsonl", write_long_lines, size // 5),  # holes of text are read
+            ("jsonl", write_long_lines, size * 2 // 5),  # holes of text are read
         ):
             name = f"index of one .{kind}, {amount / 1e9:g} GB / {CUT_WORKERS} shards"
             places = [folder / f"cut-{kind}-{amount}-{files}" for files in (1, CUT_WORKERS)]
@@ -295,16 +300,6 @@ def main() -> None:
 
     limits.task_text_bytes //= scale  # as many tasks
     parts = [part for part in options.only if (count if part == "shards" else rounds)]
-    if "index" in parts:
-        for kind, member_bytes, sparse in (("holes", MEMBER_BYTES, True), ("small", 4096, False)):
-            data = folder / f"tars-{kind}"
-            if not data.exists():
-                write_tars(data, 10_000_000_000 // scale, 80, member_bytes, sparse)
-            plan = plan_work("index", data, folder / f"tars-{kind}-work")
-            name = f"index / tar of {member_bytes:,} B, {10 // scale} GB"
-            measure(compare, name, plan, rounds, plan)
-    if "cut" in parts:
-        measure(compare_cut, folder, 20_000_000_000 // scale, min(rounds, 5))
     few = min(rounds, 2 if options.quick else 3)
     if "tokens" in parts or "rivals" in parts:
         texts = draw_texts(10_000_000 // scale)
@@ -317,12 +312,25 @@ def main() -> None:
             write_documents(lines, size_mb * 1_000_000 // scale, files, texts)
         return lines
 
-    if "tokens" in parts:
-        size = options.tokens_mb
-        few_lines, lines = write_lines(20, 2), write_lines(size, 1)
-        first = plan_work("tokenize", few_lines, folder / "first-tokens-work", **settings)
-        plan = plan_work("tokenize", lines, folder / f"tokens-{size}-work", **settings)
-        measure(compare, f"tokenize / JSON lines, {size // scale} MB", plan, few, first)
+    with ExitStack() as started:
+        pools = start_engines(started) if {"index", "tokens"} & {*parts} else {}
+        if "index" in parts:
+            for size_gb, member_bytes, sparse in ((10, MEMBER_BYTES, True), (4, 4096, False)):
+                data = folder / f"tars-{size_gb}-{member_bytes}"
+                if not data.exists():
+                    write_tars(data, size_gb * 10**9 // scale, 8 * size_gb, member_bytes, sparse)
+                plan = plan_work("index", data, Path(f"{data}-work"))
+                name = f"index / tar of {member_bytes:,} B, {size_gb / scale:g} GB"
+                measure(compare, pools, name, plan, rounds, plan)
+        if "tokens" in parts:
+            size = options.tokens_mb
+            few_lines, lines = write_lines(10, 1), write_lines(size, 1)
+            first = plan_work("tokenize", few_lines, folder / "tokens-10-work", **settings)
+            plan = plan_work("tokenize", lines, folder / f"tokens-{size}-work", **settings)
+            name = f"tokenize / JSON lines, {size // scale} MB"
+            measure(compare, pools, name, plan, few, first)
+    if "cut" in parts:
+        measure(compare_cut, folder, 10_000_000_000 // scale, min(rounds, 5))
     if "rivals" in parts:
         measure(compare_rivals, write_lines(20, 2), tokenizer, few)
     if "shards" in parts:

@@ -23,7 +23,7 @@ TRY_TURNS = 4
 """So many turns or fewer are a try, which need not settle."""
 FEW_TURNS = 5
 """Turns that every pair has, however long they take."""
-ROW_S = 4.0
+ROW_S = 3.0
 """Seconds for the turns of a pair: after them it has no more than `FEW_TURNS`, settled or not."""
 
 

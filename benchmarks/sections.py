@@ -197,8 +197,8 @@ torchcodec and the best number of workers.""",
         "Work that many programs share",
         "make bench-engines",
         """two started workers of each engine on the same tasks: an index of sparse tars
-and tokens by tiktoken; the ratio is the local pool's time to the engine's. One sparse file of 20 GB
-(JSON lines: 10) against eight of as many bytes: plan, work and commit on a pool of eight workers.
+and tokens by tiktoken; the ratio is the local pool's time to the engine's. One sparse file of 10 GB
+(JSON lines: 4) against eight of as many bytes: plan, work and commit on a pool of eight workers.
 Tokens against datatrove's local executor and `litdata.optimize`: all with two processes that the
 clock sees start, rivals with threads within `tokenizers`, as they are faster; the tokens are
 compared. Shards

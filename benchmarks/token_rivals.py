@@ -137,21 +137,22 @@ def race_tokens(
     """Seconds of the contenders, which take turns; and what is to be said of each."""
     run = partial(time_tokens, data=data, tokenizer=tokenizer, folder=folder, workers=workers)
     digests, threads, notes = set(), {}, {}
-    for name in CONTENDERS:
+    seconds: dict[str, list[float]] = {}
+    for name in CONTENDERS:  # ours goes first, when no file is in memory yet
         # Rivals were slower without threads of `tokenizers` in each record.
         threaded = not name.startswith("penstock")
         try:
-            digests.add(run(name, threads=threaded)[1])
+            taken, digest = run(name, threads=threaded)
         except ImportError as error:
             notes[name] = f"not measured: {error}"
             continue
-        threads[name] = threaded
+        digests.add(digest)
+        seconds[name], threads[name] = [taken], threaded
         notes[name] = f"{workers} workers, threads {'on' if threads[name] else 'off'}"
     assert len(digests) == 1, "tokens differ"
-    seconds: dict[str, list[float]] = {name: [] for name in threads}
     rivals = [name for name in seconds if not name.startswith("penstock")]
     for turn in count_turns(
-        rounds, lambda: [divide_pairs(seconds["penstock"], seconds[name]) for name in rivals]
+        rounds - 1, lambda: [divide_pairs(seconds["penstock"], seconds[name]) for name in rivals]
     ):
         for name in list(threads) if turn % 2 else reversed(list(threads)):
             seconds[name].append(run(name, threads=threads[name])[0])

@@ -313,16 +313,17 @@ def of_oracle(mix: Mix, found: dict[str, list[Reached]], mode: str, oracle: str,
 
 
 def worst_row(mix: Mix, found: dict[str, list[Reached]], mode: str) -> Row:
-    """The job that keeps least of what an even split brings it, by medians."""
-    ours, theirs = (
-        [median(each.rates[job] for each in found[name]) for job in range(len(mix.jobs))]
-        for name in (mode, "even")
-    )
-    kept = [a / b for a, b in zip(ours, theirs, strict=True)]
+    """The job that keeps least of what an even split brings it, by medians of pairs."""
+
+    def list_rates(name: str, job: int) -> list[float]:
+        return [each.rates[job] for each in found[name]]
+
+    jobs = [(list_rates(mode, job), list_rates("even", job)) for job in range(len(mix.jobs))]
+    kept = [median(a / b for a, b in zip(*rates, strict=True)) for rates in jobs]
     worst = int(np.argmin(kept))
-    return Row(
+    ours, even = jobs[worst]
+    return at_least(
         f"{mix.name}: {mode}, worst job / its even share",
-        *(ours[worst], "samples/s", theirs[worst], kept[worst]),
-        *((OF_EVEN, kept[worst] >= OF_EVEN) if mode != "unmanaged" else (None, None)),
-        note=mix.jobs[worst].name,
+        *(ours, "samples/s", even, None if mode == "unmanaged" else OF_EVEN),
+        mix.jobs[worst].name,
     )

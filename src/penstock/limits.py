@@ -41,7 +41,7 @@ task_bytes = 1 << 30
 tasks_usual = 512
 """Tasks, about, that a plan of work has where there are many files."""
 task_text_bytes = 64 * MIB
-"""Texts that one task of shared work encodes."""
+"""Texts that one task of shared work encodes; of few texts a sixteenth, or more."""
 measured_tasks_max = 4096
 """Tasks, about, that measure lengths or statistics: each has several chunks then."""
 tasks_waiting = 256

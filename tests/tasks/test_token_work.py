@@ -79,6 +79,23 @@ def encoded_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_few_texts_are_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that all workers have some; of many texts each task has the most that it may."""
+    tokenizer = train(tmp_path / "tokenizer.json", draw_texts(1, 60))
+    write_lines(tmp_path / "documents.jsonl", draw_texts(1, 160))
+    size = (tmp_path / "documents.jsonl").stat().st_size
+
+    def count_tasks(folder: str, most: int, usual: int) -> int:
+        monkeypatch.setattr(limits, "task_text_bytes", most)
+        monkeypatch.setattr(limits, "tasks_usual", usual)
+        data = tmp_path / "documents.jsonl"
+        return len(plan_work("tokenize", data, tmp_path / folder, tokenizer=str(tokenizer)))
+
+    assert 8 <= count_tasks("few", size, 512) <= 17
+    assert 3 <= count_tasks("usual", size, 4) <= 5
+    assert 15 <= count_tasks("many", size // 20, 4) <= 21
+
+
 @pytest.fixture
 def encoded(encoded_once: Path, tmp_path: Path) -> WorkPlan:
     """A copy of the work that is done, to be committed."""

@@ -85,17 +85,18 @@ class TokenWork(DatasetWork):
         self._run = prepare_tokenization(dataset, **settings)
 
     def divide(self) -> Int:
-        """Documents, so many that they have about as many bytes a task, where the index says."""
+        """Documents of about as many bytes a task, where the index says; of fewer if all are few."""
         index, count = self._run.source.index, len(self._run.source)
+        mean, most = max(1.0, index.mean_bytes), limits.task_text_bytes
+        size = int(np.clip(mean * count / limits.tasks_usual, most // 16, most))
         if any(isinstance(layout, Chunked) for layout in index.layouts):
-            size = int(limits.task_text_bytes / max(1.0, index.mean_bytes))
-            return divide_evenly(count, max(1, size))
+            return divide_evenly(count, max(1, int(size / mean)))
         ends, total = [0], 0
         for first in range(0, count, limits.selection_chunk_samples):
             last = min(first + limits.selection_chunk_samples, count)
             ids = np.asarray(self._run.source.ids(np.arange(first, last, dtype=np.uint64)))
             sums = total + np.cumsum(count_bytes(index, ids.view(np.int64)))
-            tasks = np.append(total, sums) // limits.task_text_bytes
+            tasks = np.append(total, sums) // size
             ends += (np.flatnonzero(np.diff(tasks)) + first + 1).tolist()
             total = int(sums[-1])
         return np.unique([*ends, count])

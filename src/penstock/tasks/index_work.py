@@ -127,8 +127,7 @@ def _group(files: Files, rarity: int) -> tuple[Int, int]:
     """
     rarity = rarity or max(32, 1 << (len(files) // limits.tasks_usual).bit_length())
     ends, size = [0], 0
-    names = files.names.tobytes()
-    start = 0
+    names, start = files.names.tobytes(), 0
     for row, (end, length) in enumerate(zip(files.ends.tolist(), files.size.tolist(), strict=True)):
         if size and size + length > limits.task_bytes:
             ends.append(row)
