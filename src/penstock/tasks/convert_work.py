@@ -85,7 +85,7 @@ class TokenWork(DatasetWork):
         self._run = prepare_tokenization(dataset, **settings)
 
     def divide(self) -> Int:
-        """Documents of about as many bytes a task, where the index says; of fewer if all are few."""
+        """Documents of about as many bytes a task, where the index says; fewer if all are few."""
         index, count = self._run.source.index, len(self._run.source)
         mean, most = max(1.0, index.mean_bytes), limits.task_text_bytes
         size = int(np.clip(mean * count / limits.tasks_usual, most // 16, most))
