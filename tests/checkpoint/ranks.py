@@ -173,9 +173,9 @@ def second(folder: Path, rank: int) -> Any:
 def hosts(folder: Path, rank: int) -> Any:
     """Give each rank a tier of its own, as if on a host of its own, except for the last two, which
     share theirs. However slow one rank drains its saves, the next saves begin."""
-    local = folder.parent / f"tier-{min(rank, dist.get_world_size() - 2)}"
+    tier = folder.parent / f"tier-{min(rank, dist.get_world_size() - 2)}"
     slow = Budget(bytes_per_s=1 if rank == 1 else None)
-    with Checkpoints(folder, local=local, budget=slow) as checkpoints:
+    with Checkpoints(folder, local=LocalTier(tier, 1 << 30), budget=slow) as checkpoints:
         for step in range(3):
             checkpoints.save(step, large(step))
         checkpoints.wait(until="held")
@@ -197,7 +197,7 @@ def homeless(folder: Path, rank: int) -> Any:
     """Let the repository fail while saves are on their way: all ranks raise at the same calls, and
     the next save drains all of them."""
     away, said = folder.with_name("away"), []
-    checkpoints = Checkpoints(folder, local=folder.parent / f"tier-{rank}")
+    checkpoints = Checkpoints(folder, local=LocalTier(folder.parent / f"tier-{rank}", 1 << 30))
     moved(rank, folder, away)
     for step in range(1, 9):
         try:
@@ -228,7 +228,7 @@ def moved(rank: int, source: Path, to: Path) -> None:
 def partly(folder: Path, rank: int) -> Any:
     """Make one rank's tier too small, so that its shard is in the repository when the first rank
     dies, about to commit."""
-    local = LocalTier(folder.parent / f"tier-{rank}", 1000 if rank == 1 else None)
+    local = LocalTier(folder.parent / f"tier-{rank}", 1000 if rank == 1 else 1 << 30)
 
     def watcher(what: str) -> None:
         if (

@@ -18,8 +18,9 @@ import pytest
 CODE = """
 import sys
 import numpy as np
-from penstock.checkpoint import Checkpoints
-with Checkpoints(sys.argv[1], keep=2, local=sys.argv[2:] or None) as checkpoints:
+from penstock.checkpoint import Checkpoints, LocalTier
+local = [LocalTier(folder, 1 << 30) for folder in sys.argv[2:]] or None
+with Checkpoints(sys.argv[1], keep=2, local=local) as checkpoints:
     for step in range(4):
         checkpoints.save(step, {"a": np.full(10_000, step), "n": step})
         checkpoints.wait()

@@ -53,8 +53,9 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints
-home, *tiers = sys.argv[2:]
+from penstock.checkpoint import Checkpoints, LocalTier
+home, *folders = sys.argv[2:]
+tiers = [LocalTier(folder, 1 << 30) for folder in folders]
 checkpoints = Checkpoints(home, local=tiers, budget=Budget(bytes_per_s=1))
 for step in map(int, sys.argv[1].split(",")):
     checkpoints.save(step, {"x": np.full(3 << 20, step, np.uint8), "n": step}, loader={"at": step})
