@@ -1,4 +1,4 @@
-"""What the tests of checkpoints share."""
+"""A fixture of all tests of checkpoints."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, LocalTier, background, load
+from penstock.checkpoint.tiers import Tiers
 from penstock.errors import MissingError, StorageError, UsageError
 from tests import warm
 
@@ -278,6 +279,17 @@ def test_a_full_tier(repository: Path, small_disk: Path) -> None:
         assert checkpoints.stats()["place"] == str(repository)
         assert checkpoints.stats()["predicted_s"][str(small_disk)] is None
     assert equal(load(repository).state, 1)
+
+
+def test_what_a_tier_leaves_to_others(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tier without a number of bytes leaves a sixteenth of its file system."""
+    monkeypatch.undo()  # of the fixture of all tests
+    tiers = Tiers([LocalTier(small_disk)], "home", 0, lambda work: [work()], b"0a0b0c0d")
+    with closing(tiers):
+        (room,) = tiers.measure_rooms([0])
+        system = os.statvfs(small_disk)
+    free, whole = (blocks * system.f_frsize for blocks in (system.f_bavail, system.f_blocks))
+    assert room.free_bytes == free - whole // 16
 
 
 def test_a_read_only_tier(repository: Path, small_disk: Path) -> None:
