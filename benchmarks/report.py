@@ -39,10 +39,8 @@ README = ROOT / "README.md"
 CAUSES = ROOT / "benchmarks" / "shortfalls.md"
 """Why rows fall short: written by hand, after a profile."""
 BEGIN, END = "<!-- reasons: begin -->", "<!-- reasons: end -->"
-OTHER_TREE = ", not of this tree"
+CHANGED = " The sources beside this page have changed since: measure again before you rely on it."
 """The one remark that depends on the checkout: it comes and goes with changes of the sources."""
-EARLIER_TREE = "of an earlier tree, not of this one"
-"""The remark on records that were written before records named their tree."""
 COLUMNS = ("what", "penstock", "held against", "ratio (95 % interval)", "wanted", "verdict", "note")
 UPPER = "target is an upper limit"
 TIE = 0.99
@@ -70,8 +68,8 @@ How to read the tables:
 * The line below a table counts the intervals that overlap with those of the record before it, of
   another time. A row whose interval does not has its earlier ratio in the note.
 * A row whose target was relaxed after the first measurement says so in its note.
-* Each table names the commit of its record. A record that is not of the tree beside it says so:
-  measure again before you rely on it.
+* All figures are of one tree. A record of another one is refused: its rows are printed as not
+  measured.
 
 Everything here comes from two cores of one shared virtual machine, but for the rows of a GPU, which
 come from one with 16 cores and a GPU. It says nothing about many GPUs or networks.
@@ -83,28 +81,44 @@ def list_sections() -> list[Section]:
     return [section for section in SECTIONS if (RESULTS / f"{section.record}.json").exists()]
 
 
+def find_tree(tree: str) -> str:
+    """The tree that the page is of: `tree` if a record is of it, else that of most records."""
+    trees = [read_record(section.record).get("tree", "") for section in list_sections()]
+    return tree if tree in trees else max(sorted({*trees}), key=trees.count, default=tree)
+
+
+def read_section(section: Section, tree: str) -> dict[str, Any]:
+    """The record of a section; of another tree than `tree`, its rows are those of a study that was
+    not run."""
+    record = read_record(section.record)
+    if record.get("tree") == tree:
+        return record
+    figures = ("value", "floor", "ratio", "low", "high", "met")
+    rows = [row | dict.fromkeys(figures) | {"note": ""} for row in record["rows"]]
+    return record | {"rows": rows, "doubts": [], "earlier": None}
+
+
 def describe_tree(record: dict[str, Any], tree: str) -> str:
-    """The commit and the tree of a record, and whether they are those of `tree`."""
+    """The commit and the tree of a record, and that it is refused if that is not `tree`."""
     commit = f"Record of commit {record['commit']['hash'][:7]}"
     if record["commit"]["dirty"]:
         commit += " with uncommitted changes"
-    if "tree" not in record:
-        return f"{commit}, {EARLIER_TREE}."
-    other = "" if record["tree"] == tree else OTHER_TREE
-    return f"{commit}, sources {record['tree']}{other}."
+    if record.get("tree") != tree:
+        return f"Not measured on this tree. {commit}, of another tree, which is refused."
+    return f"{commit}, sources {tree}."
 
 
-def describe_trees() -> str:
-    """The trees of all records, with the names of theirs where there are several."""
-    names: dict[str, list[str]] = {}
-    for section in list_sections():
-        record = read_record(section.record)
-        names.setdefault(record.get("tree", "earlier"), []).append(section.record)
-    if len(names) == 1:
-        return f"All records are of one tree, {next(iter(names))}."
-    parts = sorted((len(of), tree, of) for tree, of in names.items())
-    listed = "; ".join(f"{tree} ({', '.join(of)})" for _, tree, of in reversed(parts))
-    return f"The records are of {len(names)} trees; compare across them with caution: {listed}."
+def describe_trees(tree: str, checkout: str) -> str:
+    """The tree that the page is of, what is not of it, and whether the checkout differs."""
+    refused = [
+        section.record
+        for section in list_sections()
+        if read_record(section.record).get("tree") != tree
+    ]
+    line = f"All figures are of one tree, {tree}."
+    if refused:
+        line += f" Not measured on it: {', '.join(refused)}."
+    return line + CHANGED * (tree != checkout)
 
 
 def describe_machine(record: dict[str, Any]) -> str:
@@ -203,8 +217,8 @@ def section_lines(section: Section, record: dict[str, Any], tree: str) -> Iterat
         yield f"\nThe run may be unstable: {'; '.join(other_doubts)}."
     if record["name"] == "sizes":
         yield f"\n![What a loader costs as sizes grow]({sizes.PATH.name})"
-    if record["name"] == "share":
-        yield f"\n{compare_unmanaged(record['rows'])}"
+    if record["name"] == "share" and (line := compare_unmanaged(record["rows"])):
+        yield f"\n{line}"
 
 
 def compare_earlier(record: dict[str, Any]) -> str:
@@ -221,9 +235,12 @@ def compare_earlier(record: dict[str, Any]) -> str:
 
 
 def compare_unmanaged(rows: list[dict[str, Any]]) -> str:
-    """Words on jobs that nothing manages beside the same jobs under the broker."""
-    values = {row["name"]: row for row in rows}
+    """Words on jobs that nothing manages beside the same jobs under the broker; empty if they were
+    not measured."""
+    values = {row["name"]: row for row in rows if row["value"] is not None}
     mixes = [name.partition(":")[0] for name in values if ": unmanaged, total" in name]
+    if not mixes:
+        return ""
     parts, ties = [], 0
     for mix in mixes:
         free, free_busy, broker, broker_busy = (
@@ -265,14 +282,14 @@ def find_cause(causes: list[tuple[str, str, str]], record: str, row: str) -> str
     return next(found, "not known")
 
 
-def shortfall_lines() -> Iterator[str]:
+def shortfall_lines(tree: str) -> Iterator[str]:
     """The rows of all records that are on the wrong side of their target, verdict or none."""
     yield "\n## Rows that fall short\n"
     yield "Rows on the wrong side of their target, whether the run can be trusted or not:\n"
     yield "| record | what | reached | wanted | verdict | why |\n|---|---|---|---|---|---|"
     causes = read_causes()
     for section in list_sections():
-        record = read_record(section.record)
+        record = read_section(section, tree)
         for row in record["rows"]:
             target = find_target(section, row)
             if target is None or row["met"] is not False:
@@ -285,11 +302,12 @@ def shortfall_lines() -> Iterator[str]:
     yield "\nWhat this means for users stands in [limits.md](limits.md)."
 
 
-def performance_page(tree: str) -> str:
-    """The whole of docs/performance.md."""
-    lines = [f"{INTRODUCTION}\n{describe_trees()}", *shortfall_lines()]
+def performance_page(checkout: str) -> str:
+    """The whole of docs/performance.md, with the sources of `checkout` beside it."""
+    tree = find_tree(checkout)
+    lines = [f"{INTRODUCTION}\n{describe_trees(tree, checkout)}", *shortfall_lines(tree)]
     for section in list_sections():
-        lines += section_lines(section, read_record(section.record), tree)
+        lines += section_lines(section, read_section(section, tree), tree)
     return "\n".join(lines) + "\n"
 
 
@@ -321,7 +339,7 @@ def insert_reasons(readme: str, reasons: str) -> str:
 
 def ignore_tree(text: str) -> str:
     """The text without the remark that depends on the checkout."""
-    return text.replace(OTHER_TREE, "")
+    return text.replace(CHANGED, "")
 
 
 def main() -> None:

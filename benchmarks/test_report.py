@@ -194,16 +194,59 @@ def test_a_ratio_near_one_shows_its_side() -> None:
     ]
 
 
-def test_a_record_of_another_tree_says_so() -> None:
-    """Equal sources: nothing is said. Other ones, or none named: the page says it."""
+@pytest.fixture
+def sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Section]:
+    """Three records: two of the tree "aa", one of "bb", whose only row falls short."""
+    for name, tree, met in (("x", "aa", True), ("y", "aa", True), ("z", "bb", False)):
+        facts = {"name": name, "tree": tree, "date": "2026-11-28T07:06:05Z", "doubts": []}
+        facts |= {"machine": dict.fromkeys(("cores", "cpu", "kernel", "python"))}
+        rows = [ROW | {"name": f"row of {name}", "met": met, "note": "of two"}]
+        earlier = {"date": "", "tree": tree, "rows": {f"row of {name}": [2, 1.9, 2.1]}}
+        record = RECORD | facts | {"configuration": {}, "rows": rows, "earlier": earlier}
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
+    monkeypatch.setattr("benchmarks.record.RESULTS", tmp_path)
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    made = [Section(name, name, f"make {name}", "words.") for name in "xyz"]
+    monkeypatch.setattr(report, "SECTIONS", made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("checkout", "of"), [("aa", "xy"), ("bb", "z"), ("cc", "xy")], ids=["most", "few", "none"]
+)
+def test_a_record_of_another_tree_is_refused(
+    sections: list[Section], checkout: str, of: str
+) -> None:
+    """Figures are of one tree: the checkout's, or that of most records where none is of that."""
+    page = report.performance_page(checkout)
+    lines = [cells(line) for line in page.splitlines() if line.startswith("| row of ")]
+    for name, *found in (line for line in lines):
+        if name[-1] in of:
+            shown = ["2 s", "1", "2.00 (1.95..2.05)", "≥ 1.5"]
+            assert found == [*shown, "**missed**" if name == "row of z" else "met", "of two"]
+        else:
+            assert found == ["- s", "-", "-", "≥ 1.5", "*not measured*", ""]
+    assert len(lines) == 3
+    refused = [name for name in "xyz" if name not in of]
+    assert f"Not measured on it: {', '.join(refused)}." in page
+    assert ("| z | row of z |" in page) == ("z" in of), "what was not measured cannot fall short"
+    assert (report.CHANGED in page) == (checkout == "cc")
+
+
+def test_a_change_of_the_sources_alone_changes_no_figure(sections: list[Section]) -> None:
+    """Else each commit would have to write the page anew."""
+    page = report.performance_page("aa")
+    assert report.ignore_tree(report.performance_page("cc")) == page
+
+
+def test_a_record_names_its_commit() -> None:
+    """And its tree, or that it is refused."""
     of_tree = {**RECORD, "tree": "aa"}
     assert report.describe_tree(of_tree, "aa") == "Record of commit 0123456, sources aa."
-    assert report.describe_tree(of_tree, "bb").endswith("sources aa, not of this tree.")
-    assert report.describe_tree(RECORD, "aa").endswith("of an earlier tree, not of this one.")
-    dirty = {**RECORD, "commit": {"hash": "0123456789", "dirty": True}}
+    assert report.describe_tree(of_tree, "bb").startswith("Not measured on this tree.")
+    assert report.describe_tree(RECORD, "aa").startswith("Not measured on this tree.")
+    dirty = {**of_tree, "commit": {"hash": "0123456789", "dirty": True}}
     assert "with uncommitted changes" in report.describe_tree(dirty, "aa")
-    said = {report.ignore_tree(report.describe_tree(of_tree, tree)) for tree in ("aa", "bb")}
-    assert len(said) == 1, "a change of the sources alone changes no page"
 
 
 def test_the_tree_is_named_by_its_sources(tmp_path: Path) -> None:
@@ -243,6 +286,7 @@ def test_words_beside_the_broker_say_how_unmanaged_jobs_fare() -> None:
     assert "in 1 of 2 mixes" in report.compare_unmanaged(rows)
     assert "gained nothing" not in report.compare_unmanaged(rows)
     assert "gained nothing" in report.compare_unmanaged(rows[:4])
+    assert report.compare_unmanaged([row | {"value": None} for row in rows]) == ""
 
 
 def test_a_row_that_differs_from_the_record_before_says_so() -> None:

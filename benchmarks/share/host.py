@@ -57,7 +57,7 @@ UNLIMITED: dict[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The progress of a job between two reports."""
+    """The progress of a job in some time."""
 
     samples_per_s: float
     profile: JobProfile | None
@@ -67,9 +67,13 @@ class Window:
     stall: float
 
 
-def window_of(job: Job, before: Report, after: Report) -> Window:
+def count_between(before: Report, after: Report) -> dict[str, int]:
+    """What a job counted between two reports, by name."""
+    return {name: after[name] - before[name] for name in after if name != "tasks"}
+
+
+def window_of(job: Job, new: Mapping[str, float]) -> Window:
     """`profile` is None where nothing was handed over."""
-    new = {name: after[name] - before[name] for name in after if name != "tasks"}
     seconds = new["time_ns"] * 1e-9
     profile = None
     if new["samples"] and new["tickets"]:
@@ -275,10 +279,13 @@ class Host:
             each.tell(report=True)
         return [each.answer() for each in self.running]
 
-    def windows(self, seconds: float, settle_s: float = 0.0) -> list[Window]:
-        """The progress of the jobs for so long, after so long."""
+    def counts(self, seconds: float, settle_s: float = 0.0) -> list[dict[str, int]]:
+        """What the jobs counted for so long, after so long."""
         time.sleep(settle_s)
         before = self.reports()
         time.sleep(seconds)
-        after = self.reports()
-        return [window_of(*each) for each in zip(self.jobs, before, after, strict=True)]
+        return list(map(count_between, before, self.reports()))
+
+    def windows(self, seconds: float, settle_s: float = 0.0) -> list[Window]:
+        """The progress of the jobs for so long, after so long."""
+        return list(map(window_of, self.jobs, self.counts(seconds, settle_s)))

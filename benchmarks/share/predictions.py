@@ -2,12 +2,16 @@
 live.
 
 All jobs run together. The host is divided at random, several times; what each job was seen to need
-with one share says what it will do with the next.
+with one share says what it will do with the next. Both are measured in one time, A B B A A B B A: the
+machine's speed drifts by a tenth in seconds, and a profile of another time would be blamed for it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby, pairwise
 from statistics import median
 from typing import Any
 
@@ -18,7 +22,7 @@ from benchmarks.record import Row
 from penstock.sharing.allocation import Resources
 from penstock.sharing.job_state import JobProfile, Share, predict
 
-from .host import Site, Window
+from .host import Host, Site, Window, window_of
 from .work import Job
 
 JOBS = (
@@ -30,7 +34,7 @@ JOBS = (
 )
 LEAST = 0.35
 """The part of an even share that each job has at least: with less, a window has too few steps."""
-SETTLE_S, WINDOW_S = 1.5, 3.0
+SETTLE_S, WINDOW_S, ROUNDS = 1.2, 2.0, 2
 MEDIAN, OUTSIDE = 0.05, 0.1
 
 
@@ -57,15 +61,26 @@ def measure(site: Site, count: int, seed: int) -> tuple[list[Row], list[dict[str
     points: list[dict[str, Any]] = []
     with site.start(JOBS) as host:
         host.go()
-        before: list[JobProfile | None] = []
-        for shares in divisions(count + 1, len(JOBS), site.resources, seed):
-            host.share(shares)
-            windows = host.windows(WINDOW_S, SETTLE_S)
-            for job, profile, share, window in zip(JOBS, before, shares, windows, strict=False):
+        for old, new in pairwise(divisions(count + 1, len(JOBS), site.resources, seed)):
+            windows, profiles = take_turns(host, old, new)
+            for job, profile, share, window in zip(JOBS, profiles, new, windows, strict=True):
                 assert profile is not None, f"{job.name} got no batch: windows are too short"
                 points.append(point(job, profile, share, window))
-            before = [each.profile for each in windows]
     return rows_of(points), points
+
+
+def take_turns(
+    host: Host, old: Sequence[Share], new: Sequence[Share]
+) -> tuple[list[Window], list[JobProfile | None]]:
+    """The jobs' windows with new shares, and their profiles with old ones, of the same time."""
+    found = ([Counter[str]() for _ in JOBS], [Counter[str]() for _ in JOBS])
+    for is_new, turns in groupby((0, 1, 1, 0) * ROUNDS):
+        host.share(new if is_new else old)
+        counted = host.counts(WINDOW_S * len([*turns]), SETTLE_S)
+        for total, one in zip(found[is_new], counted, strict=True):
+            total.update(one)
+    windows, before = (list(map(window_of, JOBS, totals)) for totals in found[::-1])
+    return windows, [each.profile for each in before]
 
 
 def point(job: Job, profile: JobProfile, share: Share, window: Window) -> dict[str, Any]:

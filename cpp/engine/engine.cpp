@@ -25,7 +25,7 @@ constexpr std::size_t chunk_runs_max = 256;
 constexpr std::size_t many_threads = 32;  // more than processors could use
 
 // Time at the limited rate that an idle or late engine may catch up on.
-constexpr double credit_s = 0.005;
+constexpr double credit_s = 0.025;
 
 // What threads allocate for themselves as they start: above all, their thread-local data, whose
 // failure ends the process.
@@ -127,7 +127,7 @@ std::uint64_t Engine::submit(std::vector<Extent> extents, std::vector<std::size_
   }
   last_id_ = id;
   ++outstanding_;
-  const std::size_t woken = std::min(chunks, threads_wanted_);
+  const std::size_t woken = std::min(chunks, count_wanted());
   lock.unlock();
   for (std::size_t i = 0; i < woken; ++i) queued_.notify_one();
   return id;
@@ -204,6 +204,18 @@ std::chrono::nanoseconds Engine::settle_debt() {
   return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(wait_s));
 }
 
+// The threads that new chunks can use now: at a limited rate, one for each chunk of the front ticket
+// that the credit pays, and one that paces the next.
+std::size_t Engine::count_wanted() {
+  if (bytes_per_s_ == 0) return threads_wanted_;
+  if (settle_debt() > 0ns) return pacing_ ? 0 : 1;
+  const Ticket& ticket = *queue_.front();
+  const double run_bytes = static_cast<double>(ticket.bytes) / static_cast<double>(ticket.run_count());
+  const double chunk_bytes = std::max(1.0, run_bytes * static_cast<double>(ticket.chunk_runs));
+  const double paid = std::min(-debt_bytes_ / chunk_bytes, static_cast<double>(threads_wanted_));
+  return std::min(threads_wanted_, static_cast<std::size_t>(paid) + 1);
+}
+
 // The next chunk for a thread; none if the engine closes, or, unless `wait`, if the thread is
 // surplus or nothing can be taken now.
 Engine::Chunk Engine::take_chunk(std::unique_lock<std::mutex>& lock, bool wait, std::size_t number) {
@@ -224,7 +236,8 @@ Engine::Chunk Engine::take_chunk(std::unique_lock<std::mutex>& lock, bool wait, 
           for (std::size_t i = ticket.runs[chunk.first]; i < ticket.runs[chunk.last]; ++i) {
             debt_bytes_ += static_cast<double>(ticket.extents[i].length);
           }
-          if (!queue_.empty()) queued_.notify_one();  // another thread has to pace the next
+          // Another thread has to pace the next; while there is credit, all that it pays are awake.
+          if (!queue_.empty() && debt_bytes_ > 0) queued_.notify_one();
         }
         return chunk;
       }
