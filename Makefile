@@ -162,7 +162,7 @@ fuzz: $(STAMPS)/penstock  ## fuzz each parser of the core for FUZZ_SECONDS=60 (D
 	    -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$name build/fuzz/seeds/$$name; \
 	done
 
-figures: $(STAMPS)/bench $(STAMPS)/engines build/torchvision build/clips build/lerobot  ## measure all that docs/performance.md quotes, of one commit, in about 88 minutes; ARGS="--only share", PHOTOS=folder, WHEEL=dist/...whl
+figures: $(STAMPS)/bench $(STAMPS)/engines build/torchvision build/clips build/lerobot  ## measure all that docs/performance.md quotes, of one commit, in 75 minutes once its inputs are made; ARGS="--only share", PHOTOS=folder, WHEEL=dist/...whl
 	$(RUN) -m benchmarks.figures $(if $(PHOTOS),--photos "$(PHOTOS)") $(if $(WHEEL),--wheel "$(WHEEL)") $(ARGS)
 
 bench: $(STAMPS)/bench  ## measure against floors and other loaders; ARGS="--quick"

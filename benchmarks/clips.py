@@ -103,8 +103,8 @@ SMALL = [
     )
 ]
 LARGE = [
-    Kind(f"1080p, keyframes every {keys}", 1080, keys, films=1, stride=24, dense=24, rivals=FEW)
-    for keys in (30, 250)
+    Kind(f"1080p, keyframes every {keys}", 1080, keys, films=1, stride=stride, dense=24, rivals=FEW)
+    for keys, stride in ((30, 24), (250, 48))
 ]
 LONG = Kind(
     *("256 x 256, keyframes every 30, of 3 minutes", 256, 30),

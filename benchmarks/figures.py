@@ -8,7 +8,8 @@ A tree with uncommitted changes is refused: a record names the commit that it is
 computed runs first, two at a time: `share` quotes the record of `schedules`. What is timed runs
 alone, and waits for a quiet machine. A study that cannot run here, fails or takes too long leaves a
 record with the rows that it wrote, if any, which says why: an old one never stays in its place. The
-order is the same in each run.
+order is the same in each run. Where studies would take more than 75 minutes together, by what they
+took before, each row has less time to settle; inputs are made once, and count as well.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ from typing import NamedTuple
 
 from . import record
 from .contender import ROOT
+from .pairing import ROW_S, ROW_VARIABLE
 from .record import LOAD_MAX, Record, count_busy_cores, find_reasons, read_record
 
+WHOLE_S = 75 * 60.0
+"""Time for all studies whose inputs, films and archives and the like, are there from before."""
+ROW_S_LEAST = 0.5
 QUIET_S = 180
 """Longest wait for a quiet machine before a study; its record names the load in any case."""
 GENERATED = (
@@ -143,11 +148,13 @@ def wait_for_quiet() -> None:
 class Run:
     """A study that runs, in a process group of its own; its output goes to a file."""
 
-    def __init__(self, study: Study, given: Given, logs: Path) -> None:
+    def __init__(self, study: Study, given: Given, logs: Path, row_s: float = ROW_S) -> None:
         self.study, self.began, self.written = study, time.monotonic(), find_written(study)
         self.log = logs / f"{study.record}.log"
         words = study.command.format_map(given).split(" ")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"} if "foreign" in words[0] else None
+        environment = {**os.environ, ROW_VARIABLE: f"{row_s:.2f}"}
+        if "foreign" in words[0]:
+            environment["OMP_NUM_THREADS"] = "1"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *words],
@@ -205,9 +212,25 @@ def summarize(name: str) -> str:
     return f"{name}: {found['seconds']:.0f} s, {counts}, {len(unstable)} unstable"
 
 
+def find_usual_s(study: Study) -> float:
+    """The seconds that a study took when its record was made; 0 if it was not."""
+    seconds: float = read_record(study.record).get("seconds", 0) if find_written(study) else 0
+    return seconds
+
+
+def choose_row_s(left_s: float, usual_s: float) -> float:
+    """The seconds for the turns of a row: all of `ROW_S` if studies that usually take `usual_s` fit
+    into what is left, else less, as long as they do not. Most of a study does not shrink with its
+    rows, so these shrink by more."""
+    share = 1.0 if left_s >= usual_s else max(0.0, left_s / usual_s) ** 3
+    return max(ROW_S_LEAST, ROW_S * share)
+
+
 def run_studies(studies: list[Study], given: Given, logs: Path) -> None:
     """Run studies: those that are computed two at a time, then those that are timed one by one."""
     beside: deque[Run] = deque()
+    usual_s = {study.record: find_usual_s(study) for study in studies if study.is_timed}
+    until = time.monotonic() + WHOLE_S
     for number, study in enumerate(sorted(studies, key=lambda one: one.is_timed), 1):
         while len(beside) > (not study.is_timed):
             beside.popleft().wait()
@@ -216,8 +239,10 @@ def run_studies(studies: list[Study], given: Given, logs: Path) -> None:
             continue
         if study.is_timed:
             wait_for_quiet()
-        print(f"[{number}/{len(studies)}] {study.record} ...", flush=True)
-        beside.append(Run(study, given, logs))
+        row_s = choose_row_s(until - time.monotonic(), sum(usual_s.values()))
+        usual_s.pop(study.record, None)
+        print(f"[{number}/{len(studies)}] {study.record} ({row_s:.1f} s a row) ...", flush=True)
+        beside.append(Run(study, given, logs, row_s))
     while beside:
         beside.popleft().wait()
 

@@ -7,6 +7,7 @@ each other see the same machine. Turns go A B, B A, A B, ... so that a steady dr
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +22,11 @@ BLOCK_EPOCHS_MAX = 64
 RESAMPLES = 2_000
 TRY_TURNS = 4
 """So many turns or fewer are a try, which need not settle."""
+ROW_VARIABLE = "PENSTOCK_BENCH_ROW_S"
+"""Environment variable by which `benchmarks.figures` gives a study less time for each row."""
 FEW_TURNS = 5
 """Turns that every pair has, however long they take."""
-ROW_S = 3.0
+ROW_S = float(os.environ.get(ROW_VARIABLE, 2.5))
 """Seconds for the turns of a pair: after them it has no more than `FEW_TURNS`, settled or not."""
 
 

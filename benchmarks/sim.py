@@ -18,6 +18,7 @@ import resource
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 from penstock.errors import UsageError
@@ -109,6 +110,19 @@ def penstock_rows(scenario: Scenario) -> list[Row]:
     return rows
 
 
+def scenario_rows(name: str) -> tuple[list[Row], dict[str, object]]:
+    """The rows of a scenario, and what was simulated for both models."""
+    scenario = load_scenario(name)
+    runs: dict[str, object] = {}
+    if "penstock" not in scenario.policies:
+        return [], runs  # its samples are drawn by what nobody knows beforehand
+    rows = penstock_rows(scenario)
+    training = scenario.training
+    if scenario.data.samples * training.epochs * training.nodes <= PARITY_ACCESSES:
+        rows += models_rows(scenario, runs)
+    return rows, runs
+
+
 def large_rows() -> list[Row]:
     """The cost of the two policies of a thousand nodes together: time, CPU time and memory."""
     program = (
@@ -138,14 +152,11 @@ def main() -> None:
     runs: dict[str, object] = {}
     large = [] if options.quick else large_rows()  # first: the largest child is measured
     record.rows += parity_rows()
-    for name in QUICK if options.quick else list_scenarios():
-        scenario = load_scenario(name)
-        if "penstock" not in scenario.policies:
-            continue  # its samples are drawn by what nobody knows beforehand
-        record.rows += penstock_rows(scenario)
-        training = scenario.training
-        if scenario.data.samples * training.epochs * training.nodes <= PARITY_ACCESSES:
-            record.rows += models_rows(scenario, runs)
+    with ProcessPoolExecutor(2) as processes:  # its own cores, once what runs beside has ended
+        names = QUICK if options.quick else list_scenarios()
+        for rows, found in processes.map(scenario_rows, names):
+            record.rows += rows
+            runs |= found
     record.rows = [replace(row, is_computed=True) for row in record.rows] + large
     record.raw["sim"] = {"runs": runs}
     command.finish(record)

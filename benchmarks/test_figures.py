@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import figures, record
 from benchmarks.figures import STUDIES, Study, run_studies
+from benchmarks.pairing import ROW_VARIABLE
 from benchmarks.sections import SECTIONS
 
 
@@ -86,6 +87,34 @@ def test_computed_studies_run_side_by_side(
     begun = [line[1] for line in words if line[0].startswith("[")]
     assert begun == ["a", "b", "c", "timed"]
     assert [line[0] for line in words].index("a") > [line[1] for line in words].index("b")
+
+
+def test_rows_have_less_time_if_studies_would_not_fit() -> None:
+    """As long as that lasts, and never so little that no turns fit."""
+    full = figures.ROW_S
+    assert figures.choose_row_s(100, 90) == figures.choose_row_s(100, 0) == full
+    assert figures.ROW_S_LEAST < figures.choose_row_s(90, 100) < 0.9 * full
+    assert figures.choose_row_s(-1, 100) == figures.choose_row_s(1, 100) == figures.ROW_S_LEAST
+
+
+@pytest.mark.parametrize(("whole_s", "told"), [(1000, "2.50 2.50 "), (1, "0.50 0.50 ")])
+def test_a_study_is_told_the_time_for_a_row(
+    results: Path, whole_s: float, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the studies took when their records were made, here a minute and two."""
+    monkeypatch.setattr(figures, "WHOLE_S", whole_s)
+    monkeypatch.setattr(figures, "ROW_S", 2.5)
+    script, found = results / "study.py", results / "told"
+    script.write_text(
+        f"import os\nwith open({str(found)!r}, 'a') as told:\n"
+        f"    told.write(os.environ[{ROW_VARIABLE!r}] + ' ')\n"
+    )
+    command = f"timeit -n 1 -r 1 exec(open({str(script)!r}).read())"
+    for name, seconds in (("x", 60), ("y", 120)):
+        (results / "results" / f"{name}.json").write_text(json.dumps({"seconds": seconds}))
+    monkeypatch.setattr(figures, "summarize", str)
+    run_studies([Study("x", command, 1.0), Study("y", command, 1.0)], {}, results)
+    assert found.read_text() == told
 
 
 def test_a_changed_tree_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

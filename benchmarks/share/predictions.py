@@ -2,8 +2,8 @@
 live.
 
 All jobs run together. The host is divided at random, several times; what each job was seen to need
-with one share says what it will do with the next. Both are measured in one time, A B B A A B B A: the
-machine's speed drifts by a tenth in seconds, and a profile of another time would be blamed for it.
+with one share says what it will do with the next. Both are measured in one time, A B B A A B B A:
+the machine's speed drifts by a tenth in seconds, and shares would be blamed for it.
 """
 
 from __future__ import annotations

@@ -204,10 +204,10 @@ std::chrono::nanoseconds Engine::settle_debt() {
   return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(wait_s));
 }
 
-// The threads that new chunks can use now: at a limited rate, one for each chunk of the front ticket
-// that the credit pays, and one that paces the next.
+// The most threads that new chunks can use now: at a limited rate, one for each chunk of the front
+// ticket that the credit pays, and one that paces the next.
 std::size_t Engine::count_wanted() {
-  if (bytes_per_s_ == 0) return threads_wanted_;
+  if (bytes_per_s_ == 0 || queue_.empty()) return threads_wanted_;
   if (settle_debt() > 0ns) return pacing_ ? 0 : 1;
   const Ticket& ticket = *queue_.front();
   const double run_bytes = static_cast<double>(ticket.bytes) / static_cast<double>(ticket.run_count());

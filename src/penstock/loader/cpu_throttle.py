@@ -15,7 +15,7 @@ from ..engine.request_queue import RateAccount
 from ..engine.threads import WakeUp
 
 _wait_s = 60.0  # longest wait at once: a debt at a rate near zero outlasts any lock
-_turn_s = 0.01  # of work before a wait: after each one the processor's caches are others'
+_turn_s = 0.01  # of work before a wait: after each one, the processor's caches are others'
 
 
 class CpuThrottle:
@@ -72,9 +72,8 @@ class CpuThrottle:
         deadline_s = time.monotonic() + timeout_s
 
         def find_wait_s() -> float:
-            now_ns = time.monotonic_ns()
-            wait_s = self._account.find_wait_ns(now_ns) * 1e-9
-            return min(wait_s, deadline_s - now_ns * 1e-9)
+            wait_ns = self._account.find_wait_ns(time.monotonic_ns())
+            return min(wait_ns * 1e-9, deadline_s - time.monotonic())
 
         self._wait_while(find_wait_s)
 
@@ -86,17 +85,11 @@ class CpuThrottle:
         if self.rate is None:
             return
 
-        def find_wait_s() -> float:
-            is_wanted = self.rate is None or number < self.rate or not number
-            return 0.0 if is_wanted else _wait_s
-
-        self._wait_while(find_wait_s)
+        self._wait_while(lambda: 0 if self.rate is None or number < max(1, self.rate) else _wait_s)
 
     def take_turn(self) -> None:
-        """Charge the calling thread for its time since its last turn. Where some milliseconds are
-        owed, wait until all are paid."""
-        rate = self.rate
-        if rate is None:
+        """Charge the calling thread for its time since its last turn; wait once a turn is owed."""
+        if (rate := self.rate) is None:
             return
         used_ns = time.thread_time_ns()
         before_ns, limits = getattr(self._own, "paid", (used_ns, self._limits))
