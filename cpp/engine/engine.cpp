@@ -210,10 +210,9 @@ std::size_t Engine::count_wanted() {
   if (bytes_per_s_ == 0 || queue_.empty()) return threads_wanted_;
   if (settle_debt() > 0ns) return pacing_ ? 0 : 1;
   const Ticket& ticket = *queue_.front();
-  const double run_bytes = static_cast<double>(ticket.bytes) / static_cast<double>(ticket.run_count());
-  const double chunk_bytes = std::max(1.0, run_bytes * static_cast<double>(ticket.chunk_runs));
-  const double paid = std::min(-debt_bytes_ / chunk_bytes, static_cast<double>(threads_wanted_));
-  return std::min(threads_wanted_, static_cast<std::size_t>(paid) + 1);
+  const auto chunks = static_cast<double>(ticket.run_count()) / static_cast<double>(ticket.chunk_runs);
+  const double paid = -debt_bytes_ / std::max(1.0, static_cast<double>(ticket.bytes)) * chunks;
+  return static_cast<std::size_t>(std::min(paid + 1, static_cast<double>(threads_wanted_)));
 }
 
 // The next chunk for a thread; none if the engine closes, or, unless `wait`, if the thread is

@@ -483,9 +483,9 @@ def read_at_rate(backend: str, folder: Path) -> tuple[int, float]:
 
 @backends
 def test_rate_is_not_exceeded(backend: str, folder: Path) -> None:
-    """One chunk and a few milliseconds may run ahead."""
+    """One chunk and 25 milliseconds may run ahead."""
     total, allowed = read_at_rate(backend, folder)
-    assert total - 2 * limits.MIB / 4 - 0.01 * RATE <= allowed
+    assert total - 2 * limits.MIB / 4 - 0.03 * RATE <= allowed
 
 
 @backends
