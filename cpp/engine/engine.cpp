@@ -127,7 +127,8 @@ std::uint64_t Engine::submit(std::vector<Extent> extents, std::vector<std::size_
   }
   last_id_ = id;
   ++outstanding_;
-  const std::size_t woken = std::min(chunks, count_wanted());
+  // At a limited rate, whoever takes a chunk wakes the thread that paces the next.
+  const std::size_t woken = bytes_per_s_ == 0 ? std::min(chunks, threads_wanted_) : pacing_ ? 0 : 1;
   lock.unlock();
   for (std::size_t i = 0; i < woken; ++i) queued_.notify_one();
   return id;
@@ -204,17 +205,6 @@ std::chrono::nanoseconds Engine::settle_debt() {
   return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(wait_s));
 }
 
-// The most threads that new chunks can use now: at a limited rate, one for each chunk of the front
-// ticket that the credit pays, and one that paces the next.
-std::size_t Engine::count_wanted() {
-  if (bytes_per_s_ == 0 || queue_.empty()) return threads_wanted_;
-  if (settle_debt() > 0ns) return pacing_ ? 0 : 1;
-  const Ticket& ticket = *queue_.front();
-  const auto chunks = static_cast<double>(ticket.run_count()) / static_cast<double>(ticket.chunk_runs);
-  const double paid = -debt_bytes_ / std::max(1.0, static_cast<double>(ticket.bytes)) * chunks;
-  return static_cast<std::size_t>(std::min(paid + 1, static_cast<double>(threads_wanted_)));
-}
-
 // The next chunk for a thread; none if the engine closes, or, unless `wait`, if the thread is
 // surplus or nothing can be taken now.
 Engine::Chunk Engine::take_chunk(std::unique_lock<std::mutex>& lock, bool wait, std::size_t number) {
@@ -235,8 +225,7 @@ Engine::Chunk Engine::take_chunk(std::unique_lock<std::mutex>& lock, bool wait, 
           for (std::size_t i = ticket.runs[chunk.first]; i < ticket.runs[chunk.last]; ++i) {
             debt_bytes_ += static_cast<double>(ticket.extents[i].length);
           }
-          // Another thread has to pace the next; while there is credit, all that it pays are awake.
-          if (!queue_.empty() && debt_bytes_ > 0) queued_.notify_one();
+          if (!queue_.empty()) queued_.notify_one();  // another thread has to pace the next
         }
         return chunk;
       }

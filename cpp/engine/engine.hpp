@@ -86,7 +86,6 @@ class Engine final : private RunObserver {
 
   void finish_runs(const TicketPtr& ticket, std::size_t runs) override;
   void work(std::size_t number);
-  std::size_t count_wanted();
   Chunk take_chunk(std::unique_lock<std::mutex>& lock, bool wait, std::size_t number);
   std::uint64_t busy_ns(std::chrono::steady_clock::time_point now) const;
   void enqueue(TicketPtr ticket);

@@ -15,11 +15,13 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks import emulation
 
 from penstock import limits
 from penstock.budget import Budget
@@ -1126,3 +1128,23 @@ print("done")
 """,
         "mmap",
     )
+
+
+@pytest.mark.skipif(emulation.usable() is not None, reason=f"no storage: {emulation.usable()}")
+def test_a_limited_rate_leaves_requests_in_flight(folder: Path) -> None:
+    """Where storage is far away, all threads wait for it, whatever the rate allows at the moment."""
+    contents = [random_bytes(8 * MIB)]
+    written = write_files(folder, contents)
+    burst = EngineRead(contents, [[(0, MIB * run, MIB)] for run in range(4)], 2)
+    short = EngineRead(contents, [[(0, 64 * 1024 * run, 4096)] for run in range(128)], 2)
+    with emulation.Shared(read_ns=50_000_000) as storage:
+        files = replace(written, root=storage.mount(folder, direct=True).path)
+        budget = BUDGETS["pread"].replace(threads=128, bytes_per_s=RATE)
+        engine = NativeEngine(files, budget=budget)
+        tickets = [engine.submit(one.requests, one.buffers) for one in (burst, short)]
+        found = finish(engine, tickets)
+        most = storage.counters()["outstanding_max"]
+        engine.close()
+    for one, ticket in zip((burst, short), tickets, strict=True):
+        one.assert_done(found[ticket])
+    assert most >= 64
