@@ -1132,7 +1132,7 @@ print("done")
 
 @pytest.mark.skipif(emulation.usable() is not None, reason=f"no storage: {emulation.usable()}")
 def test_a_limited_rate_leaves_requests_in_flight(folder: Path) -> None:
-    """Where storage is far away, all threads wait for it, whatever the rate allows at the moment."""
+    """Where storage is far away, threads wait for it side by side, while there is credit, too."""
     contents = [random_bytes(8 * MIB)]
     written = write_files(folder, contents)
     burst = EngineRead(contents, [[(0, MIB * run, MIB)] for run in range(4)], 2)
