@@ -71,8 +71,9 @@ How to read the tables:
 * All figures are of one tree. A record of another one is refused: its rows are printed as not
   measured.
 
-Everything here comes from two cores of one shared virtual machine, but for the rows of a GPU, which
-come from one with 16 cores and a GPU. It says nothing about many GPUs or networks.
+Everything here comes from two cores of one shared virtual machine, but for rows of a GPU, if they
+were measured: the line above a table names its machine. It says nothing about many GPUs or
+networks.
 """
 
 
@@ -82,14 +83,14 @@ def list_sections() -> list[Section]:
 
 
 def find_tree(tree: str) -> str:
-    """The tree that the page is of: `tree` if a record is of it, else that of most records."""
+    """The tree of the page: `tree` if any record is of it, else the one that most records share."""
     trees = [read_record(section.record).get("tree", "") for section in list_sections()]
     return tree if tree in trees else max(sorted({*trees}), key=trees.count, default=tree)
 
 
 def read_section(section: Section, tree: str) -> dict[str, Any]:
-    """The record of a section; of another tree than `tree`, its rows are those of a study that was
-    not run."""
+    """The record of a section. If it is not of `tree`, its rows have no figures, as if it had not
+    been run."""
     record = read_record(section.record)
     if record.get("tree") == tree:
         return record

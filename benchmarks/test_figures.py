@@ -90,7 +90,7 @@ def test_computed_studies_run_side_by_side(
 
 
 def test_rows_have_less_time_if_studies_would_not_fit() -> None:
-    """As long as that lasts, and never so little that no turns fit."""
+    """Rows shrink as long as that lasts, and never to so little that no turns fit."""
     full = figures.ROW_S
     assert figures.choose_row_s(100, 90) == figures.choose_row_s(100, 0) == full
     assert figures.ROW_S_LEAST < figures.choose_row_s(90, 100) < 0.9 * full

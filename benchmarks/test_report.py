@@ -217,10 +217,10 @@ def sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Section]:
 def test_a_record_of_another_tree_is_refused(
     sections: list[Section], checkout: str, of: str
 ) -> None:
-    """Figures are of one tree: the checkout's, or that of most records where none is of that."""
+    """All figures are of the checkout's tree, or, if no record is, of that of most records."""
     page = report.performance_page(checkout)
     lines = [cells(line) for line in page.splitlines() if line.startswith("| row of ")]
-    for name, *found in (line for line in lines):
+    for name, *found in lines:
         if name[-1] in of:
             shown = ["2 s", "1", "2.00 (1.95..2.05)", "≥ 1.5"]
             assert found == [*shown, "**missed**" if name == "row of z" else "met", "of two"]
@@ -234,7 +234,7 @@ def test_a_record_of_another_tree_is_refused(
 
 
 def test_a_change_of_the_sources_alone_changes_no_figure(sections: list[Section]) -> None:
-    """Else each commit would have to write the page anew."""
+    """The page need not be written anew with each commit."""
     page = report.performance_page("aa")
     assert report.ignore_tree(report.performance_page("cc")) == page
 

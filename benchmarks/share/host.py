@@ -68,7 +68,7 @@ class Window:
 
 
 def count_between(before: Report, after: Report) -> dict[str, int]:
-    """What a job counted between two reports, by name."""
+    """Counts of a job between two reports, by name."""
     return {name: after[name] - before[name] for name in after if name != "tasks"}
 
 
@@ -280,7 +280,7 @@ class Host:
         return [each.answer() for each in self.running]
 
     def counts(self, seconds: float, settle_s: float = 0.0) -> list[dict[str, int]]:
-        """What the jobs counted for so long, after so long."""
+        """Counts of the jobs for so long, after so long."""
         time.sleep(settle_s)
         before = self.reports()
         time.sleep(seconds)
